@@ -1,0 +1,1 @@
+"""Speed beside peers, in one run: `python -m benchmarks`, or `make bench`. Nothing here is a test."""

@@ -1,0 +1,121 @@
+"""Every PLAIT_* knob: name, type, default and help in one table. An unknown PLAIT_* variable is an error."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from plait.framework.errors import ConfigError
+
+
+def _int_in(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError(f"an integer from {low} to {high}")
+        return value
+
+    return parse
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One environment knob: how its text is read and what it does."""
+
+    name: str
+    parse: Callable[[str], Any]
+    default: Any
+    values: str
+    help: str
+
+
+KNOBS = {
+    knob.name: knob
+    for knob in (
+        Knob(
+            "DEBUG", _int_in(0, 6), 0, "0..6", "1 compiles, 2 one line per kernel, 3 fusion, 4 graphs, 5 LLVM IR, 6 asm"
+        ),
+        Knob("JIT", _int_in(0, 1), 1, "0 or 1", "0 runs every graph in the NumPy interpreter"),
+        Knob(
+            "CHECK",
+            _int_in(0, 2),
+            0,
+            "0..2",
+            "1 verifies between passes; 2 also compares each kernel with the interpreter",
+        ),
+        Knob("COMPILE", _int_in(0, 1), 1, "0 or 1", "0 forbids compiling: a cache miss is an error"),
+        Knob("CACHE", str, "", "folder or 0", "where compiled kernels and repacked weights are kept; 0 keeps none"),
+        Knob("THREADS", _int_in(1, 1024), 0, "1..1024", "CPU threads; default: the cores this process may use"),
+        Knob("SEED", _int_in(0, 2**63 - 1), None, "integer", "seed of the default random generator"),
+        Knob("MODELS", str, "", "folder", "where local models are looked up first"),
+    )
+}
+
+
+@dataclass
+class Config:
+    """The current value of every knob, in lower case."""
+
+    debug: int = 0
+    jit: int = 1
+    check: int = 0
+    compile: int = 1
+    cache: str = ""
+    threads: int = 0
+    seed: int | None = None
+    models: str = ""
+
+
+def read_environment(environ: Mapping[str, str]) -> Config:
+    """Read every PLAIT_* variable.
+
+    Raises: ConfigError for an unknown name (with the nearest known one) or a value the knob cannot take.
+    """
+    config = Config()
+    for variable, text in environ.items():
+        if not variable.startswith("PLAIT_"):
+            continue
+        knob = KNOBS.get(variable.removeprefix("PLAIT_"))
+        if knob is None:
+            near = difflib.get_close_matches(variable, [f"PLAIT_{name}" for name in KNOBS], n=1)
+            hint = (
+                f"did you mean {near[0]}?" if near else "known: " + ", ".join(f"PLAIT_{name}" for name in KNOBS) + "."
+            )
+            raise ConfigError(f"environment: {variable} is not a plait setting; {hint}")
+        setattr(config, knob.name.lower(), _parse(knob, variable, text))
+    return config
+
+
+def _parse(knob: Knob, variable: str, text: str) -> Any:
+    try:
+        return knob.parse(text)
+    except ValueError:
+        raise ConfigError(
+            f"environment: {variable}={text!r} is not valid; expected {knob.values} ({knob.help})."
+        ) from None
+
+
+config = Config()
+
+
+@contextmanager
+def override(**values: Any) -> Iterator[Config]:
+    """Change knobs for the length of a block: `with override(debug=2): ...`."""
+    unknown = [name for name in values if not hasattr(config, name)]
+    if unknown:
+        raise ConfigError(f"config: {unknown[0]!r} is not a knob; known: {', '.join(vars(config))}.")
+    before = {name: getattr(config, name) for name in values}
+    vars(config).update(values)
+    try:
+        yield config
+    finally:
+        vars(config).update(before)
+
+
+def load_environment() -> None:
+    """Set the process-wide config from the environment; called once by `plait/__init__`."""
+    vars(config).update(vars(read_environment(os.environ)))
