@@ -88,7 +88,8 @@ def _slice(entry: slice, size: Size) -> tuple[Size, int, Size]:
             start, stop, step = entry.indices(size)
         except ValueError:
             raise IndexingError("index: a slice step of 0; use a step other than 0.") from None
-        return start, step, len(range(start, stop, step))
+        count = len(range(start, stop, step))
+        return (start if count else 0), step, count
     return _symbolic_slice(entry, size)
 
 

@@ -368,6 +368,12 @@ class Tensor:
     def __getitem__(self, key: Any) -> Tensor:
         if not indexing.is_basic(key):
             return _fancy_get(self, key)
+        view = self._basic_view(key)
+        entries = key if isinstance(key, tuple) else (key,)
+        is_element = not view.shape and len(entries) == self.ndim and Ellipsis not in entries
+        return view.copy() if is_element and entries else view  # as NumPy: one element is a value, not a view
+
+    def _basic_view(self, key: Any) -> Tensor:
         index = indexing.basic_index(key, self.shape)
         offset, strides = self._layout()
         for (start, _), stride in zip(index.starts_steps, strides, strict=True):
@@ -384,7 +390,7 @@ class Tensor:
         if not indexing.is_basic(key):
             _fancy_set(self, key, value)
         else:
-            self[key]._write(value)
+            self._basic_view(key)._write(value)
 
     def _write(self, value: Any) -> None:
         if self._is_broadcast():

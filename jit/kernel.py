@@ -102,6 +102,17 @@ class Launch:
     unit: str = "block"
     work_bytes: Size = 0
     work_flops: Size = 0
+    parts: list[Launch] | None = None  # a chained launch: its arguments are its parts' blocks, one after the other
+
+    def slots(self) -> list[tuple[str, Any]]:
+        """The argument block in order: ("operand", Operand), ("int", Size) or ("scalar", (value, dtype name))."""
+        if self.parts:
+            return [slot for part in self.parts for slot in part.slots()]
+        return [
+            *(("operand", operand) for operand in self.operands),
+            *(("int", size) for size in self.ints),
+            *(("scalar", scalar) for scalar in self.scalars),
+        ]
 
 
 @dataclass(eq=False)

@@ -1,0 +1,167 @@
+"""Movement records folded into offset and strides over a base. Knows no kernel.
+
+A base is a record that has, or will have, its own contiguous memory: a leaf, any computed record, or a reshape that
+strides cannot express. Such a reshape is a base itself: whoever reads it needs it computed, as a copy of its source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from plait.framework.dim import Size, product
+from plait.framework.graph import Node
+from plait.framework.op import Shape
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """Elements of a base: offset and strides count elements of the base's contiguous memory."""
+
+    base: Node
+    offset: Size
+    shape: Shape
+    strides: tuple[Size, ...]
+
+    @property
+    def contiguous(self) -> bool:
+        """C order from the base's first element on; the strides of axes of size 1 do not matter."""
+        wanted = zip(self.shape, self.strides, contiguous_strides(self.shape), strict=True)
+        return self.offset == 0 and (0 in self.shape or all(n == 1 or a == b for n, a, b in wanted))
+
+    def reshaped(self, shape: Shape) -> View | None:
+        """The same elements in another shape; None when strides cannot express it."""
+        strides = reshape_strides(self.shape, self.strides, shape)
+        return None if strides is None else replace(self, shape=shape, strides=strides)
+
+    def broadcast(self, shape: Shape) -> View:
+        """Axes align from the right; an axis of size 1 that widens gets stride 0."""
+        lead = len(shape) - len(self.shape)
+        kept = zip(self.shape, self.strides, shape[lead:], strict=True)
+        strides = tuple(0 if old == 1 and new != 1 else stride for old, stride, new in kept)
+        return replace(self, shape=shape, strides=(0,) * lead + strides)
+
+
+def contiguous_strides(shape: Shape) -> tuple[Size, ...]:
+    """The strides of C order."""
+    strides: list[Size] = []
+    step: Size = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step = step * size
+    return tuple(reversed(strides))
+
+
+def merge_axes(shape: Shape, strides: list[tuple[Size, ...]]) -> tuple[Shape, list[tuple[Size, ...]]]:
+    """Drop axes of size 1 and merge neighbours that every row of `strides` walks as one; symbols merge by equality."""
+    kept = [axis for axis, size in enumerate(shape) if size != 1]
+    sizes: list[Size] = []
+    steps: list[list[Size]] = [[] for _ in strides]
+    for axis in kept:
+        size = shape[axis]
+        if sizes and all(row[-1] == all_[axis] * size for row, all_ in zip(steps, strides, strict=True)):
+            sizes[-1] = sizes[-1] * size
+            for row, all_ in zip(steps, strides, strict=True):
+                row[-1] = all_[axis]
+            continue
+        sizes.append(size)
+        for row, all_ in zip(steps, strides, strict=True):
+            row.append(all_[axis])
+    return tuple(sizes), [tuple(row) for row in steps]
+
+
+def reshape_strides(old: Shape, strides: tuple[Size, ...], new: Shape) -> tuple[Size, ...] | None:
+    """NumPy's rule for a reshape without a copy: each run of new axes must cover one mergeable run of old axes."""
+    if 0 in old or 0 in new:
+        return contiguous_strides(new)
+    sizes, (steps,) = merge_axes(old, [strides])
+    found: list[Size] = []
+    rest = list(new)
+    for size, step in zip(sizes, steps, strict=True):
+        run: list[Size] = []
+        while product(tuple(run)) != size or not run:
+            if not rest:
+                return None
+            run.append(rest.pop(0))
+        found.extend(stride * step for stride in contiguous_strides(tuple(run)))
+    if any(size != 1 for size in rest):
+        return None
+    return (*found, *(0 for _ in rest))
+
+
+def _reshape(view: View, attrs: tuple[Any, ...]) -> View | None:
+    return view.reshaped(attrs[0])
+
+
+def _expand(view: View, attrs: tuple[Any, ...]) -> View:
+    return view.broadcast(attrs[0])
+
+
+def _permute(view: View, attrs: tuple[Any, ...]) -> View:
+    axes = attrs[0]
+    return replace(
+        view, shape=tuple(view.shape[axis] for axis in axes), strides=tuple(view.strides[axis] for axis in axes)
+    )
+
+
+def _slice(view: View, attrs: tuple[Any, ...]) -> View:
+    starts_steps, shape = attrs
+    offset = view.offset
+    for (start, _), stride in zip(starts_steps, view.strides, strict=True):
+        offset = offset + stride * start
+    strides = tuple(stride * step for (_, step), stride in zip(starts_steps, view.strides, strict=True))
+    return View(view.base, offset, shape, strides)
+
+
+def _as_strided(view: View, attrs: tuple[Any, ...]) -> View | None:
+    offset, shape, strides = attrs
+    return View(view.base, view.offset + offset, shape, strides) if replace(view, offset=0).contiguous else None
+
+
+_FOLD = {
+    "reshape": _reshape,
+    "expand": _expand,
+    "permute": _permute,
+    "slice": _slice,
+    "as_strided": _as_strided,
+}
+
+
+def whole(node: Node) -> View:
+    """All of a base, in C order."""
+    return View(node, 0, node.shape, contiguous_strides(node.shape))
+
+
+def resolve(node: Node) -> View:
+    """Follow movement records down to a base."""
+    chain: list[Node] = []
+    while node.buffer is None and node.op.name in _FOLD:
+        chain.append(node)
+        node = node.srcs[0]
+    view = whole(node)
+    for moved in reversed(chain):
+        folded = _FOLD[moved.op.name](view, moved.attrs)
+        view = whole(moved) if folded is None else folded
+    return view
+
+
+def base_of(node: Node) -> Node:
+    """The record whose memory a record's elements lie in; the record itself unless it is a view."""
+    return resolve(node).base
+
+
+def is_view(node: Node) -> bool:
+    """Whether a record is pure movement over another record's memory, so that nothing computes it."""
+    return node.buffer is None and node.op.name in _FOLD and base_of(node) is not node
+
+
+def is_copying_reshape(node: Node) -> bool:
+    """Whether a record is a movement that strides cannot express: it must be computed, by copying its source."""
+    return node.buffer is None and node.op.name in _FOLD and base_of(node) is node
+
+
+def copied_view(node: Node) -> View:
+    """What a movement record's own memory is filled from: its elements in C order, a copying reshape in its source's shape."""
+    return resolve(node.srcs[0]) if is_copying_reshape(node) else resolve(node)
+
+
