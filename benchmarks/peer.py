@@ -51,11 +51,11 @@ class Peer:
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None and self.process.stderr is not None
+        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            words = self.process.stderr.read().strip().splitlines() or ["no message"]
-            raise PeerMissing(f"{self.name}: its worker ended with status {self.process.wait()}: {words[-1]}")
+            words = self.process.communicate()[1].strip().splitlines() or ["no message"]
+            raise PeerMissing(f"{self.name}: its worker ended with status {self.process.returncode}: {words[-1]}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 

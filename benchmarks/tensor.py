@@ -52,8 +52,8 @@ def _plait_rmsnorm(x: Any, w: Any) -> Any:
     return pl.rms_norm(x, w, 1e-6).realize()
 
 
-NUMPY = {"chain": _numpy_chain, "softmax": _numpy_softmax, "rmsnorm": _numpy_rmsnorm}
-PLAIT = {"chain": _plait_chain, "softmax": _plait_softmax, "rmsnorm": _plait_rmsnorm}
+NUMPY: dict[str, Callable[..., Any]] = {"chain": _numpy_chain, "softmax": _numpy_softmax, "rmsnorm": _numpy_rmsnorm}
+PLAIT: dict[str, Callable[..., Any]] = {"chain": _plait_chain, "softmax": _plait_softmax, "rmsnorm": _plait_rmsnorm}
 
 
 def operands(name: str, shape: tuple[int, ...]) -> list[np.ndarray[Any, np.dtype[np.float32]]]:

@@ -43,11 +43,11 @@ class BlockFormat:
         """Raw rows (..., row_bytes) uint8 -> (..., columns) float32."""
         codes, scales, minima = self.parts(raw)
         weights = codes.astype(np.float32) * scales[..., None] + minima[..., None]
-        return weights.reshape(*raw.shape[:-1], -1)
+        return weights.reshape(*raw.shape[:-1], self.columns(raw.shape[-1]))
 
 
 def _blocks(raw: Array, block_bytes: int) -> Array:
-    return np.ascontiguousarray(raw).reshape(*raw.shape[:-1], -1, block_bytes)
+    return np.ascontiguousarray(raw).reshape(*raw.shape[:-1], raw.shape[-1] // block_bytes, block_bytes)
 
 
 def _half(blocks: Array, at: int) -> Array:
@@ -98,7 +98,7 @@ def block_format(name: str) -> BlockFormat:
 def quantize_rows(x: Array) -> Array:
     """float32 rows (..., K) -> uint8 rows (..., K + K / 4): K int8 codes, then per 32 columns a float32 scale, then
     per 32 columns the float32 product of that scale and the sum of its codes. Codes round half to even."""
-    blocks = np.ascontiguousarray(x, np.float32).reshape(*x.shape[:-1], -1, BLOCK)
+    blocks = np.ascontiguousarray(x, np.float32).reshape(*x.shape[:-1], x.shape[-1] // BLOCK, BLOCK)
     scale = np.abs(blocks).max(axis=-1) / np.float32(127)
     with np.errstate(divide="ignore"):
         inverse = np.where(scale == 0, np.float32(0), np.float32(1) / scale)
@@ -112,7 +112,7 @@ def split_quantized(rows: Array) -> tuple[Array, Array, Array]:
     """The three parts of `quantize_rows`: codes (..., blocks, 32) int8, scales and sums (..., blocks) float32."""
     columns = rows.shape[-1] * 4 // 5
     rows = np.ascontiguousarray(rows)
-    codes = np.ascontiguousarray(rows[..., :columns]).view(np.int8).reshape(*rows.shape[:-1], -1, BLOCK)
+    codes = np.ascontiguousarray(rows[..., :columns]).view(np.int8).reshape(*rows.shape[:-1], columns // BLOCK, BLOCK)
     middle = columns + columns // 8
     scales = np.ascontiguousarray(rows[..., columns:middle]).view(np.float32)
     return codes, scales, np.ascontiguousarray(rows[..., middle:]).view(np.float32)

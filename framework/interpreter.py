@@ -48,13 +48,14 @@ class Interpreter:
 
     def execute(self, nodes: list[Node], outputs: list[Node]) -> None:
         """Give every node of `outputs` a buffer. `nodes` holds all pending records they need, in program order."""
+        held = held_outside(nodes, outputs)
         uses = Counter(id(src) for node in nodes for src in node.srcs)
         wanted = {id(node) for node in outputs}
         values: dict[int, Array] = {}
         for node in nodes:
             operands = [values[id(src)] if id(src) in values else constant(src) for src in node.srcs]
             if node.op.in_place:
-                operands[0] = writable_base(node, operands[0], id(node.srcs[0]) in wanted)
+                operands[0] = writable_base(node.srcs[0], operands[0], held)
             value = compute(node, operands, {})
             for src in node.srcs:
                 uses[id(src)] -= 1
@@ -67,15 +68,25 @@ class Interpreter:
                 values[id(node)] = value
 
 
-def writable_base(node: Node, value: Array, wanted: bool) -> Array:
-    """The array an in-place row may write: the old version's own memory when nobody else can still read it.
+def held_outside(nodes: list[Node], outputs: list[Node]) -> set[int]:
+    """Ids of pending and realised nodes of a batch that something outside it can still read, outputs included.
 
-    The holders that do not count are `node.srcs`, this frame's `base`, the argument of getrefcount and, for a version
-    that was pending in this batch, the batch's list.
+    A reference that is neither another record of the batch, nor the batch's list, nor this frame, is a holder.
     """
-    base = node.srcs[0]
-    idle = 3 if base.op.family == "leaf" or not base.srcs else 4
-    mine = base.buffer is not None and base.buffer.writable and not wanted and sys.getrefcount(base) <= idle
+    uses = Counter(id(src) for node in nodes for src in node.srcs)
+    held = {id(node) for node in outputs}
+    for node in nodes:
+        if sys.getrefcount(node) > uses[id(node)] + 3:  # the list, `node`, the argument
+            held.add(id(node))
+        for src in node.srcs:
+            if src.buffer is not None and sys.getrefcount(src) > uses[id(src)] + 2:  # `src`, the argument
+                held.add(id(src))
+    return held
+
+
+def writable_base(base: Node, value: Array, held: set[int]) -> Array:
+    """The array an in-place row may write: the old version's own memory when nobody else can still read it."""
+    mine = base.buffer is not None and base.buffer.writable and id(base) not in held
     return value if mine else np.array(value)
 
 

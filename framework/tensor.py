@@ -600,6 +600,7 @@ def record(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs = ()) -> Tensor:
             depth = node.depth + 1
         exposed = exposed or tensor._is_exposed()
     result = Node(op, nodes, attrs, spec.shape, spec.dtype, None, depth)
+    node = result  # the loop's last operand is no holder
     if (exposed or depth > MAX_DEPTH) and depth < SYMBOLIC:
         realize_nodes([result])
     return Tensor._of(result)

@@ -92,8 +92,8 @@ def literal(element: str, number: Any) -> str:
 class _Function:
     """The function being written."""
 
+    name: str
     header: str
-    result: str
     entry: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     block: str = "entry"
@@ -153,7 +153,7 @@ class Builder:
         arguments = ", ".join(map(str, values))
         # -0.0 and NaN payloads survive, and memcpy is never called behind our back.
         words = f'nounwind "no-builtins" {width} {attrs}'
-        made = _Function(f"define {linkage}{result} @{name}({arguments}) {words} {{", result)
+        made = _Function(name, f"define {linkage}{result} @{name}({arguments}) {words} {{")
         self._open.append(made)
         yield values
         self._open.pop()
@@ -167,6 +167,10 @@ class Builder:
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
+
+    def unique(self, name: str) -> str:
+        """A name for a helper or table, under that of the function being written."""
+        return self._open[0].name + "." + name
 
     def ret(self, value: Value | None = None) -> None:
         """Return. Nothing may follow in this block."""
@@ -388,10 +392,7 @@ class Builder:
         return self.intrinsic(f"llvm.copysign.{_suffix(x.type)}", x.type, x, y)
 
     def ldexp(self, x: Value, exponent: Value) -> Value:
-        """x * 2^exponent for |exponent| up to twice the type's range, rounded as one multiplication.
-
-        A result that is subnormal is rounded twice without the instruction, by at most the last place.
-        """
+        """x * 2^exponent, rounded once, for x near 1 and |exponent| up to twice the type's range."""
         if self.target.has_ldexp and x.element == "float":
             return self.intrinsic(f"llvm.ldexp.{_suffix(x.type)}.{_suffix(exponent.type)}", x.type, x, exponent)
         half = self.ashr(exponent, 1)
@@ -700,14 +701,11 @@ class Builder:
         lanes = total.lanes
         if self.target.has_vnni and lanes == 16:
             u, s = self.bitcast(unsigned, "i32"), self.bitcast(signed, "i32")
-            return self.intrinsic("llvm.x86.avx512.vpdpbusd.512", total.type, total, *self._dot_operands(u, s))
+            return self.intrinsic("llvm.x86.avx512.vpdpbusd.512", total.type, total, u, s)
         product = self.imul(self.sext(self.zext(unsigned, "i16"), "i32"), self.sext(signed, "i32"))
         for start in range(4):
             total = self.iadd(total, self.shuffle(product, None, range(start, 4 * lanes, 4)))
         return total
-
-    def _dot_operands(self, u: Value, s: Value) -> tuple[Value, Value]:
-        return u, s
 
     # ---- control flow -----------------------------------------------------------------------------------------------
 

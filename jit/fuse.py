@@ -20,22 +20,13 @@ from plait.framework.ops import ragged
 from plait.jit.kernel import Decline, HostCall, Launch, Step
 from plait.jit.chain import chain
 from plait.jit.group import Group
+from plait.jit.kernels.program import can_join
 from plait.jit.lower import lower
-from plait.jit.view import View, resolve
+from plait.jit.view import View, base_of, is_view, resolve
 
 MAX_RECORDS = 32
 _PRODUCTS = (p.QMATMUL, p.QMATMUL_INT8, p.MATMUL)
 _FUSABLE = ("elementwise", "create")
-
-
-def is_movement(node: Node) -> bool:
-    """Whether a record only moves: the kernels that read it fold it into their loads."""
-    return node.op.family == "movement" and node.buffer is None and resolve(node).base is not node
-
-
-def base_of(node: Node) -> Node:
-    """The node whose memory a value is read from."""
-    return resolve(node).base
 
 
 class Fuser:
@@ -43,7 +34,7 @@ class Fuser:
 
     def __init__(self, nodes: list[Node], outputs: Iterable[Node], kept: Callable[[Node], bool]) -> None:
         self.wanted = {id(node) for node in outputs}
-        self.nodes = [node for node in nodes if id(node) in self.wanted or not is_movement(node)]
+        self.nodes = [node for node in nodes if id(node) in self.wanted or not is_view(node)]
         self.pending = {id(node): node for node in self.nodes}
         self.kept = kept
         self.group_of: dict[int, Group] = {}
@@ -65,7 +56,7 @@ class Fuser:
 
     def _start(self, node: Node) -> None:
         kind, space, reduced = "single", node.shape, ()
-        if node.op.family in _FUSABLE:
+        if node.op.family in _FUSABLE or node.op.family == "movement":
             kind = "map"
         elif node.op.family == "reduce":
             kind, space, reduced = self._reduction(node)
@@ -124,6 +115,8 @@ class Fuser:
         if group.kind == "product":
             fits = all(is_identity(view, node) for view in views) and node.shape == group.space
             return None if fits else "other_elements"
+        if group.kind == "map":
+            return None if all(can_join(reader, node) for reader in readers) else "other_elements"
         return None if all(self._lines_up(view, node, group) for view in views) else "other_elements"
 
     def _quantized_store(self, node: Node, readers: list[Node], group: Group, views: list[View]) -> bool:

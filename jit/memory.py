@@ -13,7 +13,7 @@ from plait.framework.dim import Size, evaluate, symbols_of
 from plait.framework.errors import CompileError
 from plait.framework.graph import Node
 from plait.jit.kernel import HostCall, Launch, Step
-from plait.jit.view import resolve
+from plait.jit.view import base_of
 
 ALIGN = 64
 _GUESSES = (1, 16, 512)  # what every symbol is taken to be when slots are compared
@@ -50,7 +50,7 @@ class MemoryPlan:
 def owner(node: Node) -> Node:
     """The node whose memory a value lives in: through views, and through in-place records to the first version."""
     while node.op.family != "leaf" and node.buffer is None:
-        base = resolve(node).base
+        base = base_of(node)
         if base is node and not node.op.in_place:
             return node
         node = base if base is not node else node.srcs[0]
@@ -65,7 +65,7 @@ def reads(step: Step) -> list[Node]:
     """The nodes whose memory a step touches, results included."""
     if isinstance(step, HostCall):
         return [*step.node.srcs, step.node]
-    return [*(operand.node for operand in step.operands), *step.results]
+    return [*(value.node for kind, value in step.slots() if kind == "operand"), *step.results]
 
 
 def results(step: Step) -> list[Node]:
@@ -139,14 +139,14 @@ def check_order(steps: Sequence[Step]) -> None:
     for position, step in enumerate(steps):
         own = {id(node) for node in results(step)}
         for node in reads(step):
-            base = node if node.op.family == "leaf" else resolve(node).base
+            base = base_of(node)
             if id(base) in overwritten and id(base) not in own:
                 name = step.kernel.name if isinstance(step, Launch) else step.node.op.name
                 if not _is_base_of_own(base, results(step)):
                     raise CompileError(f"memory: step {position} ({name}) reads {base} after step {overwritten[id(base)]} wrote over it.")
         for node in results(step):
             if node.op.in_place:
-                overwritten[id(resolve(node.srcs[0]).base if node.srcs[0].op.family != "leaf" else node.srcs[0])] = position
+                overwritten[id(base_of(node.srcs[0]))] = position
 
 
 def _is_base_of_own(base: Node, made: Sequence[Node]) -> bool:

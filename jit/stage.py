@@ -16,7 +16,7 @@ from plait.framework.ops.elementwise import COPY
 from plait.framework.realize import realize_nodes
 from plait.framework.tensor import Tensor
 from plait.jit.layout import BufferLayout, TensorLayout
-from plait.jit.view import resolve
+from plait.jit.view import base_of
 
 
 @dataclass(eq=False)
@@ -33,6 +33,7 @@ class StagedGraph:
     out_layouts: list[TensorLayout]
     out_tree: Any
     forwarded: dict[int, int] = field(default_factory=dict)
+    parameters: list[str] = field(default_factory=list)  # names of the positional ones, for messages
 
     @property
     def symbols(self) -> list[str]:
@@ -80,7 +81,8 @@ def trace(
 ) -> StagedGraph:
     """Run fn once on symbolic tensors."""
     layouts, in_tree = tree_utils.flatten((args, kwargs), leaf=(TensorLayout, Tensor))
-    names = argument_names(fn, list(tree_utils.paths((args, kwargs), leaf=(TensorLayout, Tensor))))
+    parameters = positional_parameters(fn)
+    names = argument_names(parameters, tree_utils.paths((args, kwargs), leaf=(TensorLayout, Tensor)))
     for label, layout in zip(names, layouts, strict=True):
         if isinstance(layout, Tensor):
             raise TypeError(f"stage: argument {label!r} is a tensor; expected a layout such as TensorLayout(dtype, shape).")
@@ -95,16 +97,20 @@ def trace(
     title = name or getattr(fn, "__name__", type(fn).__name__)
     graph, forwarded = _close(title, inputs, [tensor.node() for tensor in results], stores)
     out_layouts = [TensorLayout(node.dtype, node.shape) for node in graph.outputs]
-    return StagedGraph(graph, layouts, names, in_tree, out_layouts, out_tree, forwarded)
+    return StagedGraph(graph, layouts, names, in_tree, out_layouts, out_tree, forwarded, parameters)
 
 
-def argument_names(fn: Callable[..., Any], paths: Iterable[str]) -> list[str]:
-    """What the user calls each leaf of (args, kwargs): the parameter's name, then the path inside it."""
+def positional_parameters(fn: Callable[..., Any]) -> list[str]:
+    """The names of a function's positional parameters, where it tells them."""
     try:
-        parameters = list(inspect.signature(fn).parameters.values())
+        parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):
-        parameters = []
-    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def argument_names(positional: list[str], paths: Iterable[str]) -> list[str]:
+    """What the user calls each leaf of (args, kwargs): the parameter's name, then the path inside it."""
     return [_argument_name(positional, path) for path in paths]
 
 
@@ -114,7 +120,7 @@ def _argument_name(positional: list[str], path: str) -> str:
         return rest
     number, dot, inside = rest.partition(".")
     index = int(number)
-    return (positional[index] if index < len(positional) else f"argument {index}") + dot + inside
+    return (positional[index] if index < len(positional) else str(index)) + dot + inside
 
 
 def _results(value: Any) -> tuple[list[Tensor], Any]:
@@ -204,11 +210,6 @@ def _fold_constants(nodes: list[Node], results: list[Node]) -> None:
     bases = {id(node.srcs[0]) for node in users if node.op.in_place}
     edge = [base_of(src) for node in users for src in node.srcs] + [base_of(node) for node in results]
     realize_nodes([node for node in edge if id(node) in concrete and id(node) not in bases])
-
-
-def base_of(node: Node) -> Node:
-    """The node whose memory a value is read from."""
-    return node if node.op.family == "leaf" else resolve(node).base
 
 
 def _is_concrete(node: Node) -> bool:

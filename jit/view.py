@@ -43,12 +43,12 @@ class View:
 
 
 def contiguous_strides(shape: Shape) -> tuple[Size, ...]:
-    """The strides of C order."""
+    """The strides of C order; as in NumPy an axis of size 0 counts as 1."""
     strides: list[Size] = []
     step: Size = 1
     for size in reversed(shape):
         strides.append(step)
-        step = step * size
+        step = step * (1 if size == 0 else size)
     return tuple(reversed(strides))
 
 
@@ -161,7 +161,7 @@ def is_copying_reshape(node: Node) -> bool:
 
 
 def copied_view(node: Node) -> View:
-    """What a movement record's own memory is filled from: its elements in C order, a copying reshape in its source's shape."""
+    """What fills a movement record's own memory: its elements in C order, a copying reshape's in its source's shape."""
     return resolve(node.srcs[0]) if is_copying_reshape(node) else resolve(node)
 
 

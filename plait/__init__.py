@@ -164,6 +164,22 @@ from plait.framework.functional import (  # noqa: E402
 )
 from plait.framework.tensor import Tensor, asarray, from_numpy  # noqa: E402
 
+from plait.framework.graph import Node as _Node  # noqa: E402
+from plait.framework.realize import install_executor as _install_executor  # noqa: E402
+
+
+class _Deferred:
+    """Brings the JIT in at the first record that runs, so that `import plait` does not pay for LLVM."""
+
+    def execute(self, nodes: list[_Node], outputs: list[_Node]) -> None:
+        from plait.jit.runner import runner
+
+        _install_executor(runner)
+        runner.execute(nodes, outputs)
+
+
+_install_executor(_Deferred())
+
 __version__ = "0.1.0"
 pi, e, inf, nan, newaxis = _math.pi, _math.e, _math.inf, _math.nan, None
 

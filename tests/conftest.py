@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _settings_stay_as_found() -> object:
+def _settings_stay_as_found() -> Iterator[None]:
     """A test that sets a PLAIT_* variable by hand does not leak it into the next one."""
     before = {name: value for name, value in os.environ.items() if name.startswith("PLAIT_")}
     yield

