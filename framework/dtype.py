@@ -26,7 +26,7 @@ class DType:
         self.name = name
         self.kind = kind  # b bool, i signed, u unsigned, f float, c complex, s storage only
         self.numpy: np.dtype[Any] = np.dtype(numpy)
-        self.itemsize = self.numpy.itemsize
+        self.itemsize: int = self.numpy.itemsize
         self.bits = bits
 
     def __repr__(self) -> str:

@@ -390,9 +390,10 @@ def var(x: Any, axis: Axis = None, correction: float = 0, keepdims: bool = False
     tensor = asarray(x)
     tensor = tensor if tensor.dtype.kind in "fc" else tensor.astype(default_float)
     axes = normalize_axes("var", axis, tensor.ndim)
-    count = product(tuple(tensor.shape[i] for i in axes))
+    count: Any = product(tuple(tensor.shape[i] for i in axes))
     centred = tensor - tensor.mean(axis, keepdims=True)
-    return (centred * centred).sum(axis, keepdims=keepdims) / (count - correction)
+    total: Tensor = (centred * centred).sum(axis, keepdims=keepdims)
+    return divide(total, count - correction)
 
 
 def std(x: Any, axis: Axis = None, correction: float = 0, keepdims: bool = False) -> Tensor:

@@ -108,7 +108,7 @@ def _symbolic_slice(entry: slice, size: Size) -> tuple[Size, int, Size]:
 def _bound(value: Any, default: Size, size: Size) -> Size:
     if value is None:
         return default
-    return size + value if isinstance(value, int) and value < 0 else value  # type: ignore[no-any-return]
+    return size + value if isinstance(value, int) and value < 0 else value
 
 
 def c_strides(shape: Shape) -> tuple[Size, ...]:

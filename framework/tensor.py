@@ -77,6 +77,10 @@ class Tensor:
     _node: Node | None
     _storage: Storage | None
     _parent: Tensor | None
+    _row: Op
+    _attrs: Attrs
+    _offset: Size
+    _strides: tuple[Size, ...]
     shape: Any  # tuple of int; entries are Dims only while a function is traced
     dtype: DType
 

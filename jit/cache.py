@@ -74,7 +74,9 @@ class DiskStore:
             found = self.folder.stat()
         except OSError as error:
             return self._complain(f"{error}")
-        if hasattr(os, "getuid") and (found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & self._forbidden_mode):
+        if hasattr(os, "getuid") and (
+            found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & self._forbidden_mode
+        ):
             mode = stat.S_IMODE(found.st_mode)
             return self._complain(f"it has mode {mode:04o} and owner {found.st_uid}; expected 0700 and {os.getuid()}")
         return True

@@ -67,7 +67,7 @@ class Compiled:
 
     def _call(self, leaves: list[Tensor], tree: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         guards = _guards(leaves)
-        key = (tree, tuple(leaf.dtype for leaf in leaves), guards)
+        key = (tree, _static_types(tree), tuple(leaf.dtype for leaf in leaves), guards)
         with self._lock:
             entry = self.entries.get(key)
             if entry is None:
@@ -105,6 +105,12 @@ class _Method:
         return self.compiled(self.instance, *args, **kwargs)
 
 
+def _static_types(tree: Any) -> tuple[type, ...]:
+    """Equal values of different types, such as 1 and True, are different static arguments."""
+    inner = tuple(kind for child in tree.children for kind in _static_types(child))
+    return (type(tree.meta), *inner) if tree.kind == "static" else inner
+
+
 def _guards(leaves: list[Tensor]) -> Guards:
     """Which sizes are 0 or 1, and which of the others are equal: equal sizes share a symbol."""
     numbers: dict[int, int] = {0: 0, 1: 1}
@@ -132,5 +138,3 @@ def compile(
     if fn is None:
         return lambda function: Compiled(function, weights, strict, progress)
     return Compiled(fn, weights, strict, progress)
-
-

@@ -180,9 +180,7 @@ def load_object(data: bytes, symbols: Sequence[str], imports: Mapping[str, int] 
     return load_objects([data], symbols, imports)
 
 
-def load_objects(
-    objects: Sequence[bytes], symbols: Sequence[str], imports: Mapping[str, int] | None = None
-) -> Library:
+def load_objects(objects: Sequence[bytes], symbols: Sequence[str], imports: Mapping[str, int] | None = None) -> Library:
     """Link object files that call each other into one library and find its symbols.
 
     Raises: CompileError when they cannot be linked.

@@ -44,7 +44,7 @@ class _Wrapped(Tensor):
     """A tensor made without a builtin call; it turns into a plain Tensor at once."""
 
     __slots__ = ()
-    __new__ = object.__new__
+    __new__ = object.__new__  # type: ignore[assignment]
 
 
 class _Value(Node):
@@ -71,8 +71,8 @@ class _Memory(Buffer):
 
 def wrap(block: Any, address: int, num_bytes: int, shape: tuple[int, ...], dtype: Any) -> Tensor:
     """A tensor over memory that only it holds."""
-    tensor = _Wrapped()
-    tensor.__class__ = Tensor  # type: ignore[assignment]
+    tensor: Tensor = _Wrapped()
+    tensor.__class__ = Tensor
     tensor._node = _Value(_Memory(block, address, num_bytes), shape, dtype)
     tensor._storage = tensor._parent = None
     tensor.shape, tensor.dtype = shape, dtype
@@ -84,6 +84,8 @@ class Native:
 
     def __init__(self, staged: StagedGraph, strict: bool, progress: Progress | None = None) -> None:
         graph = staged.graph
+        if config.debug >= 4:
+            print(graph, file=sys.stderr)
         wanted = [*graph.outputs, *(version for _, version in graph.stores)]
         self.steps: list[Step] = schedule(graph.nodes, wanted)
         if strict:
@@ -276,15 +278,26 @@ class CompiledCallable:
         name = self.staged.in_names[index]
         if not array.flags.c_contiguous or not array.flags.writeable:
             why = "read-only" if array.flags.c_contiguous else "no contiguous memory"
-            raise ShapeError(f"{self.staged.graph.name}: argument {name!r} is stored into, and is {why}; give a copy() of it.")
+            raise ShapeError(
+                f"{self.staged.graph.name}: argument {name!r} is stored into, and is {why}; give a copy() of it."
+            )
         return Buffer.borrow(array)
 
     def _refuse_aliases(self, buffers: list[Buffer]) -> None:
         layouts, names = self.staged.in_layouts, self.staged.in_names
         for i, first in enumerate(buffers):
             for j, second in enumerate(buffers):
-                apart = first.address + first.num_bytes <= second.address or second.address + second.num_bytes <= first.address
-                if i != j and isinstance(layouts[i], BufferLayout) and not apart and first.num_bytes and second.num_bytes:
+                apart = (
+                    first.address + first.num_bytes <= second.address
+                    or second.address + second.num_bytes <= first.address
+                )
+                if (
+                    i != j
+                    and isinstance(layouts[i], BufferLayout)
+                    and not apart
+                    and first.num_bytes
+                    and second.num_bytes
+                ):
                     raise ShapeError(
                         f"{self.staged.graph.name}: arguments {names[i]!r} and {names[j]!r} share memory and the first "
                         f"is stored into; give one of them as a copy()."
@@ -294,7 +307,9 @@ class CompiledCallable:
         """The result tree; a forwarded result is the argument itself."""
         supply = iter(made)
         forwarded = self.staged.forwarded
-        results = [tensors[forwarded[i]] if i in forwarded else next(supply) for i in range(len(self.staged.out_layouts))]
+        results = [
+            tensors[forwarded[i]] if i in forwarded else next(supply) for i in range(len(self.staged.out_layouts))
+        ]
         return tree_utils.unflatten(self.staged.out_tree, results)
 
     def _interpret(self, tensors: list[Tensor], buffers: list[Buffer], sizes: dict[str, int]) -> Any:
@@ -330,7 +345,13 @@ class CompiledCallable:
             _report(step, sizes, time.perf_counter() - start)
         del native.frames[frame.address]
         made = [
-            wrap(buffer, buffer.address, buffer.num_bytes, tuple(evaluate(size, sizes) for size in node.shape), node.dtype)
+            wrap(
+                buffer,
+                buffer.address,
+                buffer.num_bytes,
+                tuple(evaluate(size, sizes) for size in node.shape),
+                node.dtype,
+            )
             for node, buffer in zip(outputs, buffers, strict=True)
         ]
         return self._rebuild(tensors, made)
@@ -347,7 +368,7 @@ def _report(step: Step, sizes: Mapping[str, int], seconds: float) -> None:
     print(f"kernel {name:48} {shape!s:20} {seconds * 1e3:9.3f} ms {rates}", file=sys.stderr)
 
 
-# ---- text made for one signature -----------------------------------------------------------------------------------------
+# ---- text made for one signature ------------------------------------------------------------------------------------
 
 
 def _made_for(me: CompiledCallable, native: Native) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
@@ -395,7 +416,7 @@ def _tree_text(tree: Any, supply: Any) -> str | None:
         return str(next(supply))
     if tree.kind == "static":
         return repr(tree.meta) if tree.meta is None else None
-    if tree.kind not in ("tuple", "list", "dict"):
+    if tree.kind not in ("tuple", "list", "dict") or (tree.kind == "dict" and tree.meta[0] is not dict):
         return None
     parts = [_tree_text(child, supply) for child in tree.children]
     if any(part is None for part in parts):

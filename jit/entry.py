@@ -95,7 +95,11 @@ def _text(target: Target) -> str:
         head = b.gep("i64", gate, GATE["head"])
         (frame,) = b.if_(missing, lambda: [b.load("ptr", head, 8)], lambda: [given])
         none_free = b.icmp("eq", frame, _null(b))
-        (answer,) = b.if_(none_free, lambda: [_call(b, "PyLong_FromVoidPtr", _null(b))], lambda: [_run(b, items, gate, frame, missing)])
+        (answer,) = b.if_(
+            none_free,
+            lambda: [_call(b, "PyLong_FromVoidPtr", _null(b))],
+            lambda: [_run(b, items, gate, frame, missing)],
+        )
         b.ret(answer)
     return b.text()
 
@@ -125,7 +129,9 @@ def _run(b: Builder, items: Value, gate: Value, frame: Value, missing: Value) ->
     b.store(b.constant("i64", 0), b.gep("i64", frame, RT["begin"]), 8)
     b.store(counts["steps"], b.gep("i64", frame, RT["end"]), 8)
     words = b.gep("i64", frame, RT_WORDS)
-    b.loop(0, counts["inputs"], 1, lambda i: b.store(_pointer(b, items, b.iadd(i, _LEADING)), b.gep("i64", words, i), 8))
+    b.loop(
+        0, counts["inputs"], 1, lambda i: b.store(_pointer(b, items, b.iadd(i, _LEADING)), b.gep("i64", words, i), 8)
+    )
     first = b.iadd(counts["inputs"], _LEADING)
     made = _call(b, "PyTuple_New", b.imul(counts["results"], 2))
 
@@ -144,7 +150,11 @@ def _run(b: Builder, items: Value, gate: Value, frame: Value, missing: Value) ->
         return b.if_(b.icmp("eq", block, _null(b)), lambda: [b.constant("i1", False)], keep)
 
     (is_whole,) = b.loop(0, counts["results"], 1, allocate, [b.constant("i1", True)])
-    return b.if_(is_whole, lambda: [_execute(b, items, gate, frame, counts, words, made)], lambda: [_out_of_memory(b, gate, frame, made)])[0]
+    return b.if_(
+        is_whole,
+        lambda: [_execute(b, items, gate, frame, counts, words, made)],
+        lambda: [_out_of_memory(b, gate, frame, made)],
+    )[0]
 
 
 def _out_of_memory(b: Builder, gate: Value, frame: Value, made: Value) -> Value:

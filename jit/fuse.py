@@ -55,7 +55,8 @@ class Fuser:
         return sorted(found.values(), key=lambda group: group.seq)
 
     def _start(self, node: Node) -> None:
-        kind, space, reduced = "single", node.shape, ()
+        kind, space = "single", node.shape
+        reduced: tuple[int, ...] = ()
         if node.op.family in _FUSABLE or node.op.family == "movement":
             kind = "map"
         elif node.op.family == "reduce":

@@ -54,5 +54,7 @@ def _size(value: Any, shape: tuple[Any, ...]) -> Size:
     if isinstance(value, str):
         return symbol(value)
     if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 0:
-        raise ShapeError(f"layout: size {value!r} in shape {shape!r}; expected an integer of 0 or more, or a name such as 'T'.")
+        raise ShapeError(
+            f"layout: size {value!r} in shape {shape!r}; expected an integer of 0 or more, or a name such as 'T'."
+        )
     return int(value.__index__())

@@ -177,8 +177,16 @@ _DOUBLE: dict[str, Callable[..., Value]] = {
         *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "sigmoid", "sinh", "cosh", "asinh", "acosh"),
         *("atanh", "erf", "atan", "atan2", "asin", "acos"),
     )
-} | {name: getattr(trigonometry, name) for name in ("sin", "cos", "tan")}
-_OWN = {"exp": exp, "log": log, "tanh": tanh, "erf": erf, "sigmoid": sigmoid, "pow": pow}
+}
+_DOUBLE.update({name: getattr(trigonometry, name) for name in ("sin", "cos", "tan")})
+_OWN: dict[str, Callable[..., Value]] = {
+    "exp": exp,
+    "log": log,
+    "tanh": tanh,
+    "erf": erf,
+    "sigmoid": sigmoid,
+    "pow": pow,
+}
 FUNCTIONS: dict[str, dict[str, Callable[..., Value]]] = {
     "float": {name: _through_double(function) for name, function in _DOUBLE.items()} | _OWN,
     "double": _DOUBLE,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from plait.framework.dim import Size, evaluate, symbols_of
 from plait.framework.errors import CompileError
@@ -58,7 +59,8 @@ def owner(node: Node) -> Node:
 
 
 def num_bytes(node: Node) -> Size:
-    return node.size * node.dtype.itemsize
+    size: Size = node.size * node.dtype.itemsize
+    return size
 
 
 def reads(step: Step) -> list[Node]:
@@ -129,6 +131,7 @@ def _fit(slot: Slot, size: Size) -> tuple[float, float]:
     return growth, waste
 
 
+@cache
 def _guess(size: Size, value: int) -> int:
     return evaluate(size, dict.fromkeys(symbols_of(size), value))
 
@@ -143,7 +146,9 @@ def check_order(steps: Sequence[Step]) -> None:
             if id(base) in overwritten and id(base) not in own:
                 name = step.kernel.name if isinstance(step, Launch) else step.node.op.name
                 if not _is_base_of_own(base, results(step)):
-                    raise CompileError(f"memory: step {position} ({name}) reads {base} after step {overwritten[id(base)]} wrote over it.")
+                    raise CompileError(
+                        f"memory: step {position} ({name}) reads {base} after step {overwritten[id(base)]} wrote over it."
+                    )
         for node in results(step):
             if node.op.in_place:
                 overwritten[id(base_of(node.srcs[0]))] = position

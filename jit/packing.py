@@ -115,7 +115,9 @@ def _pack_blocks(format_name: str, raw: Array) -> Array:
 
 def _pack_floats(rows: Array) -> Array:
     if rows.ndim != 2 or rows.dtype != np.float32:
-        raise ShapeError(f"packing {FLOAT_PACKING}: weight is {rows.dtype}{rows.shape}; expected float32 (rows, columns).")
+        raise ShapeError(
+            f"packing {FLOAT_PACKING}: weight is {rows.dtype}{rows.shape}; expected float32 (rows, columns)."
+        )
     count, columns = rows.shape
     groups, whole = -(-count // LANES), count // LANES
     packed = np.zeros((groups, columns, LANES), np.float32)

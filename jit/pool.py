@@ -242,7 +242,7 @@ class Pool:
             self._workers.append(worker)
 
     def stop(self, timeout_s: float = 60.0) -> None:
-        """End the workers; launches run serially afterwards. A worker still in a kernel after the time is left there."""
+        """End the workers; launches run serially then. A worker still in a kernel after the time is left there."""
         deadline = time.monotonic() + timeout_s
         self._words[STOP] = 1
         while self._workers and time.monotonic() < deadline:

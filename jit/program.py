@@ -156,7 +156,7 @@ def _scalar_place(program: Program, value: Any, dtype: str) -> Place:
     return _number_place(program, struct.unpack("<q", struct.pack("<d", value))[0])
 
 
-# ---- text ---------------------------------------------------------------------------------------------------------------
+# ---- text -----------------------------------------------------------------------------------------------------------
 
 
 class Sizes:
@@ -318,7 +318,9 @@ def _tables(program: Program, b: Builder, symbol: str) -> str:
     for kernel, row, extent, grain, host in program.rows:
         steps += [kernel, len(places), len(row), program.position(extent), program.position(grain), host]
         places += [program.position(place) for place in row]
-    lines = [_table(f"{symbol}_{name}", "i32", map(str, values)) for name, values in (("steps", steps), ("places", places))]
+    lines = [
+        _table(f"{symbol}_{name}", "i32", map(str, values)) for name, values in (("steps", steps), ("places", places))
+    ]
     lines.append(_table(f"{symbol}_numbers", "i64", map(str, program.numbers)))
     lines.append(_table(f"{symbol}_kernels", "ptr", (f"@{name}" for name in program.kernels)))
     for name in program.kernels:

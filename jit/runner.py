@@ -136,7 +136,7 @@ class Runner:
 
     def _launch(self, launch: Launch, address: int) -> None:
         for node in launch.results:
-            node.buffer = Buffer(node.size * node.dtype.itemsize)  # type: ignore[operator]
+            node.buffer = Buffer(int(node.size) * node.dtype.itemsize)
         slots = [slot_value(kind, value) for kind, value in launch.slots()]
         start = time.perf_counter() if config.debug >= 2 else 0.0
         shared_pool().launch(address, 0, launch.extent, launch.grain, *slots)

@@ -33,7 +33,9 @@ class Signature:
         bare = {str(size) for layout in staged.in_layouts for size in layout.shape if is_symbol(size)}
         for symbol in staged.symbols:
             if symbol not in bare:
-                raise ShapeError(f"compile: {self.name}: symbol {symbol!r} is the size of no axis by itself; give one argument an axis of exactly that size.")
+                raise ShapeError(
+                    f"compile: {self.name}: symbol {symbol!r} is the size of no axis by itself; give one argument an axis of exactly that size."
+                )
 
     def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tensor], dict[str, int]]:
         """The tensors among the arguments and the values of the symbols.
@@ -110,7 +112,11 @@ def _differences(wanted: Any, found: Any, path: tuple[Any, ...]) -> Iterator[Dif
         yield path, f"found {_words(found)}; expected {_words(wanted)}.", ValueError
     elif wanted.kind == "static":
         if not _same(wanted.meta, found.meta):
-            yield path, f"static value {found.meta!r}; the callable was compiled for {wanted.meta!r}. Compile it again.", ValueError
+            yield (
+                path,
+                f"static value {found.meta!r}; the callable was compiled for {wanted.meta!r}. Compile it again.",
+                ValueError,
+            )
     else:
         yield from _inner_differences(wanted, found, path)
 
@@ -143,7 +149,7 @@ def _same(a: Any, b: Any) -> bool:
         return False
 
 
-# ---- the same as Python text without builtin calls -----------------------------------------------------------------------
+# ---- the same as Python text without builtin calls ------------------------------------------------------------------
 
 
 def size_text(size: Size) -> str:
@@ -200,7 +206,7 @@ class FastSource:
             self._open(tree, variable)
         guarded, self.lines = self.lines, opened
         self.lines += ["try:", *(f"  {line}" for line in guarded or ["pass"])]
-        self.lines += ["except (ValueError, TypeError, KeyError):", "  return slow(args, kwargs)"]
+        self.lines += ["except (ValueError, TypeError, KeyError, AttributeError):", "  return slow(args, kwargs)"]
         for index, layout in enumerate(layouts):
             self._read(index, layout)
         self._check_sizes()
@@ -211,13 +217,14 @@ class FastSource:
         return "\n".join(["def call(*args, **kwargs):", *(f"  {line}" for line in self.lines)])
 
     def _open(self, tree: Any, variable: str) -> None:
-        opener = {"leaf": self._open_leaf, "static": self._open_static, "dict": self._open_dict}.get(tree.kind)
-        if opener is None and tree.kind in ("tuple", "list"):
-            opener = self._open_sequence
-        if opener is None:
+        openers = {
+            "leaf": self._open_leaf, "static": self._open_static, "dict": self._open_dict, "node": self._open_node,
+            "tuple": self._open_sequence, "list": self._open_sequence,
+        }  # fmt: skip
+        if tree.kind in openers and (tree.kind != "dict" or tree.meta[0] is dict):
+            openers[tree.kind](tree, variable)
+        else:
             self.simple = False
-            return
-        opener(tree, variable)
 
     def _open_leaf(self, tree: Any, variable: str) -> None:
         self.lines.append(f"x{self._leaves} = {variable}")
@@ -239,8 +246,26 @@ class FastSource:
         if not tree.children:
             self.refuse_if(variable if variable == "kwargs" else f"type({variable}) is not dict or {variable}")
             return
-        keys = self.constant(set(tree.keys))
-        self.refuse_if(f"type({variable}) is not dict or {{*{variable}}} != {keys}")
+        self.refuse_if(f"type({variable}) is not dict")
+        self._open_named(tree, variable)
+
+    def _open_node(self, tree: Any, variable: str) -> None:
+        kind, meta, is_named = tree.meta
+        self.refuse_if(f"type({variable}) is not {self.constant(kind)}")
+        children, found = self._fresh(), self._fresh()
+        self.lines.append(f"{children}, {found} = {variable}.__tree_flatten__()")
+        name = self.constant(meta)
+        self.refuse_if(f"{found} is not {name} and {found} != {name}")
+        if is_named:
+            self._open_named(tree, children)
+        else:
+            names = [self._fresh() for _ in tree.children]
+            self.lines.append(f"[{', '.join(names)}] = {children}")
+            for child, name in zip(tree.children, names, strict=True):
+                self._open(child, name)
+
+    def _open_named(self, tree: Any, variable: str) -> None:
+        self.refuse_if(f"{{*{variable}}} != {self.constant(set(tree.keys))}")
         for key, child in zip(tree.keys, tree.children, strict=True):
             name = self._fresh()
             self.lines.append(f"{name} = {variable}[{self.constant(key)}]")
@@ -256,7 +281,12 @@ class FastSource:
         mutable = f" or {s} is None or not {s}.exposed or not {b}.writable" if isinstance(layout, BufferLayout) else ""
         self.refuse_if(f"{b} is None or {n}.dtype is not {self.constant(layout.dtype)}{mutable}")
         names = [f"i{index}_{axis}" for axis in range(len(layout.shape))]
-        self.lines += ["try:", f"  [{', '.join(names)}] = {n}.shape", "except ValueError:", "  return slow(args, kwargs)"]
+        self.lines += [
+            "try:",
+            f"  [{', '.join(names)}] = {n}.shape",
+            "except ValueError:",
+            "  return slow(args, kwargs)",
+        ]
 
     def _check_sizes(self) -> None:
         seen: set[str] = set()
@@ -277,6 +307,6 @@ class FastSource:
         layouts = self.staged.in_layouts
         for index, layout in enumerate(layouts):
             if isinstance(layout, BufferLayout):
-                others = [f"b{index} is b{other}" for other in range(len(layouts)) if other != index]
+                others = [f"b{index}.address == b{other}.address" for other in range(len(layouts)) if other != index]
                 if others:
                     self.refuse_if(" or ".join(others))

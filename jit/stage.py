@@ -85,7 +85,9 @@ def trace(
     names = argument_names(parameters, tree_utils.paths((args, kwargs), leaf=(TensorLayout, Tensor)))
     for label, layout in zip(names, layouts, strict=True):
         if isinstance(layout, Tensor):
-            raise TypeError(f"stage: argument {label!r} is a tensor; expected a layout such as TensorLayout(dtype, shape).")
+            raise TypeError(
+                f"stage: argument {label!r} is a tensor; expected a layout such as TensorLayout(dtype, shape)."
+            )
     inputs = [
         input_node(index, label, isinstance(layout, BufferLayout), layout.shape, layout.dtype)
         for index, (label, layout) in enumerate(zip(names, layouts, strict=True))
@@ -94,7 +96,7 @@ def trace(
     traced_args, traced_kwargs = tree_utils.unflatten(in_tree, tensors)
     results, out_tree = _results(fn(*traced_args, **traced_kwargs))
     stores = list(_stores(inputs, tensors))
-    title = name or getattr(fn, "__name__", type(fn).__name__)
+    title = name or str(getattr(fn, "__name__", type(fn).__name__))
     graph, forwarded = _close(title, inputs, [tensor.node() for tensor in results], stores)
     out_layouts = [TensorLayout(node.dtype, node.shape) for node in graph.outputs]
     return StagedGraph(graph, layouts, names, in_tree, out_layouts, out_tree, forwarded, parameters)
@@ -161,7 +163,9 @@ def _close(
     """Fold constants, settle in-place writes, give every result memory of its own, drop dead nodes."""
     written = {id(version): node.attr("index") for node, version in stores}
     unwritten = {id(node): node.attr("index") for node in inputs if node.attr("mutable")}
-    forwarded = {i: (unwritten | written)[id(node)] for i, node in enumerate(results) if id(node) in unwritten | written}
+    forwarded = {
+        i: (unwritten | written)[id(node)] for i, node in enumerate(results) if id(node) in unwritten | written
+    }
     wanted = [*results, *(version for _, version in stores)]
     _fold_constants(pending(wanted), results)
     _settle_writes(pending(wanted), [node for i, node in enumerate(results) if i not in forwarded])
@@ -184,7 +188,9 @@ def _weights(nodes: list[Node]) -> list[Node]:
                 continue
             first = found.setdefault(src.attr("name"), src)
             if first.spec != src.spec:
-                raise CompileError(f"stage: weight {src.attr('name')!r} is both {first} and {src}; one name is one weight.")
+                raise CompileError(
+                    f"stage: weight {src.attr('name')!r} is both {first} and {src}; one name is one weight."
+                )
     return list(found.values())
 
 
@@ -242,7 +248,9 @@ def _settle_writes(nodes: list[Node], results: list[Node]) -> None:
 def _settle_write(node: Node, is_read_later: bool) -> None:
     base = base_of(node.srcs[0])
     if base.op is WEIGHT:
-        raise CompileError(f"stage: {node} stores into weight {base.attr('name')!r}; weights are read-only, copy() it first.")
+        raise CompileError(
+            f"stage: {node} stores into weight {base.attr('name')!r}; weights are read-only, copy() it first."
+        )
     if is_read_later and _argument_of(base) is not None:
         name = _argument_of(base)
         raise CompileError(

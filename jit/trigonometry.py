@@ -51,9 +51,7 @@ def _turns(b: Builder, mantissa: Value, start: Value, table: Value) -> tuple[Val
     """mantissa times 2/pi from binary digit `start` on, modulo 4: whole part and the rest times pi/2."""
     word, shift = b.lshr(start, 6), b.band(start, 63)
     digits = [b.load("i64", b.gep("i64", table, b.iadd(word, i))) for i in range(4)]
-    high, middle, low = (
-        b.intrinsic("llvm.fshl.i64", "i64", digits[i], digits[i + 1], shift) for i in range(3)
-    )
+    high, middle, low = (b.intrinsic("llvm.fshl.i64", "i64", digits[i], digits[i + 1], shift) for i in range(3))
     wide = b.zext(mantissa, "i128")
     product = b.iadd(b.imul(wide, b.zext(middle, "i128")), b.lshr(b.imul(wide, b.zext(low, "i128")), 64))
     product = b.iadd(product, b.shl(b.zext(b.imul(mantissa, high), "i128"), 64))

@@ -147,7 +147,7 @@ def resolve(node: Node) -> View:
 
 def base_of(node: Node) -> Node:
     """The record whose memory a record's elements lie in; the record itself unless it is a view."""
-    return resolve(node).base
+    return node if node.buffer is not None or node.op.name not in _FOLD else resolve(node).base
 
 
 def is_view(node: Node) -> bool:

@@ -40,7 +40,9 @@ def check_weights(graph_name: str, wanted: list[Node], weights: Mapping[str, Any
         name = node.attr("name")
         if name not in weights:
             near = ", ".join(list(weights)[:5]) or "none"
-            raise LoadError(f"{graph_name}: weight {name!r} is missing; given: {near}{', ...' if len(weights) > 5 else ''}.")
+            raise LoadError(
+                f"{graph_name}: weight {name!r} is missing; given: {near}{', ...' if len(weights) > 5 else ''}."
+            )
         found = weights[name]
         if tuple(found.shape) != node.shape:
             raise ShapeError(f"{graph_name}: weight {name!r} has shape {tuple(found.shape)}; expected {node.shape}.")
@@ -50,11 +52,13 @@ def check_weights(graph_name: str, wanted: list[Node], weights: Mapping[str, Any
 
 def contiguous_buffer(tensor: Tensor) -> Buffer:
     """The memory of a tensor's value in C order: its own where possible, else a copy."""
-    tensor.realize()
-    node = tensor.node()
-    if node.buffer is not None:
-        return node.buffer
-    return from_array(tensor._host(), tensor.dtype)
+    if tensor._parent is None:
+        tensor.realize()
+        if (buffer := tensor.node().buffer) is not None:
+            return buffer
+    buffer = tensor.copy().realize().node().buffer
+    assert buffer is not None
+    return buffer
 
 
 def _memory(word: Bound, weights: Mapping[str, Any], is_fresh: bool) -> Buffer:

@@ -20,8 +20,8 @@ from plait.framework.errors import ShapeError
 from plait.framework.graph import Graph, weight_node
 from plait.framework.sharding import NamedMapping
 from plait.framework.tensor import Tensor, from_numpy
-from plait.jit.compiled import CompiledGraph, compile_graph
-from plait.jit.stage import stage
+from plait.jit.compiled import CompiledCallable, Progress
+from plait.jit.stage import StagedGraph, stage
 
 Lookup = Callable[[str, Tensor], Any]
 TIES = "plait.ties"  # metadata key of a saved file: "name=first name" per tied parameter, one a line
@@ -42,22 +42,6 @@ class Slot(NamedTuple):
             raise TypeError(f"module: parameter {self.name!r} is held by a tuple; hold it in a list, which can change.")
         else:
             self.holder[self.key] = value
-
-
-class Parameters(Mapping[str, Tensor]):
-    """A module's parameters by name, as they are when they are asked for."""
-
-    def __init__(self, module: Module) -> None:
-        self.module = module
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self.module.state_dict()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.module.state_dict())
-
-    def __len__(self) -> int:
-        return len(self.module.state_dict())
 
 
 class Module:
@@ -191,21 +175,27 @@ class Module:
         """The graph of a method for arguments of these layouts; parameters are weights that are bound later."""
         return self._stage(layouts, method, name).graph
 
-    def _stage(self, layouts: tuple[Any, ...], method: str, name: str | None) -> Any:
+    def _stage(self, layouts: tuple[Any, ...], method: str, name: str | None) -> StagedGraph:
         title = name or type(self).__qualname__ + ("" if method == "forward" else f".{method}")
         with self._parameters_as_weights():
             return stage(getattr(self, method), name=title)(*layouts)
 
     def compile(
-        self, *layouts: Any, strict: bool = False, name: str | None = None, method: str = "forward"
-    ) -> CompiledGraph:
-        """One native function for a method, for arguments of these layouts. A dim may be a name: symbolic.
+        self,
+        *layouts: Any,
+        strict: bool = False,
+        name: str | None = None,
+        method: str = "forward",
+        progress: Progress | None = None,
+    ) -> CompiledCallable:
+        """One native function for a method, for arguments of these layouts. A size may be a name: symbolic.
 
-        `strict` refuses a graph that needs a host call. Weights bind at the first call.
+        The parameters are bound at the first call; `rebind` of the result replaces them. `strict` refuses a graph that
+        needs a host call. `progress(done, total)` is told of every kernel.
         Raises: CompileError as the compiler does; whatever the method raises.
         """
         staged = self._stage(layouts, method, name)
-        return compile_graph(staged, weights=Parameters(self), strict=strict)
+        return CompiledCallable(staged, self.state_dict(), strict=strict, progress=progress)
 
     @contextmanager
     def _parameters_as_weights(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ from plait.framework import config as _config
 
 _config.load_environment()
 
-from plait.framework import random  # noqa: E402
+from plait.framework import random, tree_utils  # noqa: E402
 from plait.framework.creation import (  # noqa: E402
     arange,
     empty,
@@ -110,7 +110,6 @@ from plait.framework.functional import (  # noqa: E402
     logical_not,
     logical_or,
     logical_xor,
-    matmul,
     max,
     maximum,
     mean,
@@ -162,7 +161,7 @@ from plait.framework.functional import (  # noqa: E402
     var,
     where,
 )
-from plait.framework.tensor import Tensor, asarray, from_numpy  # noqa: E402
+from plait.framework.tensor import Tensor, asarray, from_numpy, matmul  # noqa: E402
 
 from plait.framework.graph import Node as _Node  # noqa: E402
 from plait.framework.realize import install_executor as _install_executor  # noqa: E402
@@ -197,6 +196,7 @@ __all__ = [
     "ones",
     "ones_like",
     "random",
+    "tree_utils",
     "tril",
     "triu",
     "zeros",

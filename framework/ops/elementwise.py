@@ -268,7 +268,7 @@ SELECT = row(
     "select",
     "elementwise",
     infer=_infer_select,
-    numpy=lambda c, x, y, *, attrs, spec: np.where(c, x, y).astype(spec.dtype.numpy, copy=False),
+    numpy=lambda c, x, y, *, attrs, spec: np.asarray(np.where(c, x, y)).astype(spec.dtype.numpy, copy=False),
     expr=lambda b, c, x, y: b.select(c, x, y),
     axes="*,*,*->*",
 )

@@ -48,7 +48,7 @@ PERMUTE = row(
 def _slice(x: Array, *, attrs: Attrs, spec: Spec) -> Array:
     index = []
     for (start, step), size in zip(attrs[0], spec.shape, strict=True):
-        stop = start + step * size  # type: ignore[operator]
+        stop = start + step * size
         index.append(slice(start, None if stop < 0 else stop, step))
     return np.asarray(x[tuple(index)])
 

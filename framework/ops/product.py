@@ -30,7 +30,7 @@ def _matmul_spec(op: Op, specs: tuple[Spec, ...], attrs: Attrs) -> Spec:
 
 def _matmul(a: Array, b: Array, *, attrs: Attrs, spec: Spec) -> Array:
     if a.dtype.itemsize == 2 and a.dtype.kind not in "iu":
-        return np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(spec.dtype.numpy)
+        return np.asarray(np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(spec.dtype.numpy))
     return np.asarray(np.matmul(a, b))
 
 
@@ -108,7 +108,7 @@ def _qmatmul_int8_spec(op: Op, specs: tuple[Spec, ...], attrs: Attrs) -> Spec:
 def _qmatmul_int8(x: Array, weight: Array, *, attrs: Attrs, spec: Spec) -> Array:
     codes, scales, sums = blocks.split_quantized(x)
     weight_codes, weight_scales, minima = blocks.block_format(attrs[0]).parts(weight)
-    total = np.zeros(spec.shape, np.float32)  # type: ignore[arg-type]
+    total = np.zeros(spec.shape, np.float32)
     for block in range(scales.shape[-1]):
         dot = codes[..., block, :].astype(np.float32) @ weight_codes[:, block].astype(np.float32).T
         total += dot * scales[..., block, None] * weight_scales[:, block]

@@ -62,6 +62,8 @@ def _rope(x: Array, table: Array, row_offsets: Array, lengths: Array, *, attrs: 
     cos, sin = table[positions, None, :, 0], table[positions, None, :, 1]
     half = table.shape[1]
     out = np.array(x)
+    first: Any
+    second: Any
     if attrs[0]:
         first, second = np.s_[..., 0 : 2 * half : 2], np.s_[..., 1 : 2 * half : 2]
     else:

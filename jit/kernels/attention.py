@@ -1,9 +1,9 @@
 """Paged causal attention: tiles of 32 positions aligned at absolute positions, ascending, merged by an online softmax.
 
-One query head of one row keeps its largest score, 16 partial sums of weights and its accumulator. A tile gives 32 scores
-(lanes are positions, fma over the head's elements in order), then accumulator = fma(weight, value, accumulator) position
-by position. Rows that share a sequence and heads that share a kv head go through a tile together; what each of them
-computes is the same as alone, so a row's bits depend on its query and its sequence's cache only.
+One query head of one row keeps its largest score, 16 partial sums of weights and its accumulator. A tile gives 32
+scores (lanes are positions, fma over the head's elements in order), then accumulator = fma(weight, value, accumulator)
+position by position. Rows that share a sequence and heads that share a kv head go through a tile together; what each of
+them computes is the same as alone, so a row's bits depend on its query and its sequence's cache only.
 """
 
 from __future__ import annotations
@@ -110,11 +110,13 @@ class _Writer:
     # ---- one tile ---------------------------------------------------------------------------------------------------
 
     def _define_tile(self, name: str, heads: int, masked: bool) -> str:
-        """Define `void f(ptr keys, ptr values, ptr state, i64 count)`: merge a tile into the state of `heads` heads.
-        Masked, only the first `count` positions exist; else all do and `count` is 32."""
-        parameters = [("ptr", "keys"), ("ptr", "values"), ("ptr", "state"), ("i64", "count")]
-        with self.b.function(name, parameters, "noinline", internal=True) as (keys, values, state, count):
-            scores = self._scores(keys, state, heads)
+        """Define `void f(ptr keys, ptr values, ptr state, i64 count, ptr following)`: merge a tile into the state of
+        `heads` heads. Masked, only the first `count` positions exist; else all do and `count` is 32. The masked one
+        serves rows that generate, whose cache comes from far: it asks for the values and the following tile early."""
+        parameters = [("ptr", "keys"), ("ptr", "values"), ("ptr", "state"), ("i64", "count"), ("ptr", "following")]
+        with self.b.function(name, parameters, "noinline", internal=True) as (keys, values, state, count, following):
+            ahead = (values, following) if masked else None
+            scores = self._scores(keys, state, heads, ahead)
             masks = self._masks(count) if masked else [None, None]
             shrinks = [
                 self._weigh(state, head, scores[2 * head : 2 * head + 2], masks) for head in range(heads)
@@ -126,14 +128,17 @@ class _Writer:
     def _masks(self, count: Value) -> list[Value | None]:
         return [self.b.mask(self.b.isub(count, at), LANES) for at in (0, LANES)]
 
-    def _scores(self, keys: Value, state: Value, heads: int) -> list[Value]:
-        """Two vectors per head: the dot products of its query with 32 keys."""
+    def _scores(self, keys: Value, state: Value, heads: int, ahead: tuple[Value, Value] | None) -> list[Value]:
+        """Two vectors per head: the dot products of its query with 32 keys. Row d asks for the 32 floats at 32d."""
         b = self.b
         queries = [self.state.part(state, head, "query") for head in range(heads)]
 
         def element(d: Value, *sums: Value) -> list[Value]:
             at = b.gep("float", keys, b.imul(d, self.spec.page_size))
             halves = [b.load(F32, b.gep("float", at, i), 4) for i in (0, LANES)]
+            for block in ahead or ():
+                for line in (0, LANES):
+                    b.prefetch(b.gep("float", block, b.iadd(b.shl(d, 5), line)))
             following = []
             for head, query in enumerate(queries):
                 value = b.splat(b.load("float", b.gep("float", query, d)), LANES)
@@ -168,7 +173,8 @@ class _Writer:
     def _accumulate(self, values: Value, state: Value, count: Value, shrinks: list[Value], vectors: range) -> None:
         """sums = sums * shrink, then fma(weight, value, sums) position by position, for some vectors of every head."""
         b, heads = self.b, range(len(shrinks))
-        places = [(head, v, b.gep("float", self.state.part(state, head, "sum"), v * LANES)) for head in heads for v in vectors]
+        starts = [self.state.part(state, head, "sum") for head in heads]
+        places = [(head, v, b.gep("float", starts[head], v * LANES)) for head in heads for v in vectors]
         sums = [b.fmul(b.load(F32, at, 64), shrinks[head]) for head, _, at in places]
         weights = [self.state.part(state, head, "weights") for head in heads]
 
@@ -206,8 +212,9 @@ class _Writer:
             place = self.batch.place(b.iadd(first, r))
             tiles = b.udiv(b.iadd(place.position, TILE), TILE)
             last = b.select(place.covered, tiles, 0)
-            b.loop(shared, last, 1, lambda tile: self._merge(self.one_row, self._state_of(r), place, kv_head, tile))
-            self._finish(self._state_of(r), b.iadd(first, r), head, place)
+            state = self._state_of(r)
+            b.loop(shared, last, 1, lambda tile: self._merge(self.one_row, state, place, kv_head, tile))
+            self._finish(state, b.iadd(first, r), head, place)
 
         b.loop(0, count, 1, row)
 
@@ -215,7 +222,7 @@ class _Writer:
         return self.b.gep("float", self.scratch, self.b.imul(row, self.spec.heads_together * self.state.size))
 
     def _shared_tiles(self, count: Value, places: list[Place], kv_head: Value) -> Value:
-        """Merge the tiles that every row of a full block sees whole, if one sequence owns them all; returns how many."""
+        """Merge the tiles that all rows of a full block see whole, if one sequence owns them; returns how many."""
         b = self.b
         if not self.many_rows:
             return b.index(0)
@@ -240,16 +247,24 @@ class _Writer:
             b.store(b.constant(F32, WORST), self.state.part(state, h, "largest"), 64)
 
     def _merge(self, function: str, state: Value, place: Place, kv_head: Value, tile: Value) -> None:
-        b, spec = self.b, self.spec
+        b = self.b
         start = b.shl(tile, TILE.bit_length() - 1)
+        keys, values = self._tile(place, kv_head, start)
+        last = b.imul(b.udiv(place.position, TILE), TILE)
+        following, _ = self._tile(place, kv_head, b.imin(b.iadd(start, TILE), last))
+        count = b.imin(b.isub(b.iadd(place.position, 1), start), TILE)
+        b.call("void", function, keys, values, state, count, following)
+
+    def _tile(self, place: Place, kv_head: Value, start: Value) -> tuple[Value, Value]:
+        """The keys and values of the positions from `start` on."""
+        b, spec = self.b, self.spec
         page = self.batch.page(place.sequence, b.udiv(start, spec.page_size))
         inside = b.urem(start, spec.page_size)
         plane = b.imul(b.iadd(b.imul(page, self.ints["layers"]), self.ints["layer"]), 2 * spec.kv_heads)
         block = spec.page_size * spec.head_dim
         keys = b.gep("float", self.cache, b.imul(b.iadd(plane, kv_head), block))
         values = b.gep("float", b.gep("float", keys, spec.kv_heads * block), b.imul(inside, spec.head_dim))
-        count = b.imin(b.isub(b.iadd(place.position, 1), start), TILE)
-        b.call("void", function, b.gep("float", keys, inside), values, state, count)
+        return b.gep("float", keys, inside), values
 
     def _finish(self, state: Value, row: Value, head: Value, place: Place) -> None:
         """accumulator / total; rows that no sequence owns are 0."""
@@ -276,7 +291,7 @@ class _Writer:
 def lower_attention(node: Node, quantized: Node | None = None) -> Launch:
     """Paged attention; `quantized` is the quantize_rows record of the (T, heads * head_dim) rows to store instead.
 
-    Raises: Decline for queries whose heads are not neighbours, or a quantised store of heads that are no multiple of 32.
+    Raises: Decline for queries whose heads are not neighbours, or a quantised store of heads that are not 32n wide.
     """
     queries, cache, row_offsets, lengths, table = node.srcs
     rows = unit_rows(queries, inner=2)

@@ -70,7 +70,7 @@ def lower_column(outputs: Sequence[Node], inside: Sequence[Node]) -> Launch:
     key = replace(key, stash=choose_stash(Passes(key)))
     kernel = Kernel(program_name(program.steps), ("column", key), lambda t, symbol: emit_column(key, t, symbol))
     extent = product(layout.outer) * ceil_div(layout.cols, BLOCK)
-    grain = _grain(program, product(layout.reduced), Passes(key).count)
+    grain = _grain(program, product(layout.reduced))
     launch = Launch(kernel, pointers(program, outputs), list(outputs), layout.ints, program.scalars, extent, grain)
     return with_work(launch, program, product(shape))
 
@@ -111,9 +111,9 @@ def _plan(load: Load, last: tuple[Size, ...], steps: tuple[Size, ...]) -> LoadPl
     return LoadPlan(load.dtype, stride_class(last[-1]), load.counts, all(step == 0 for step in steps))
 
 
-def _grain(program: Program, rows: Size, passes: int) -> int:
+def _grain(program: Program, rows: Size) -> int:
     count = rows if isinstance(rows, int) else 64
-    return max(1, int(UNIT_NS / (30 + nanoseconds(program) * passes * count * BLOCK)))
+    return max(1, int(UNIT_NS / (20 + nanoseconds(program) * count * BLOCK)))
 
 
 def emit_column(key: PassKey, target: Target, symbol: str) -> str:

@@ -159,7 +159,7 @@ def nanoseconds(program: Program) -> float:
     """A guess of the time one element takes."""
     heavy = sum(name in EXPENSIVE for name, _, _ in program.steps)
     strided = sum(bool(load.strides) and stride_class(load.strides[-1]) == "n" for load in program.loads)
-    return 0.1 + 0.03 * len(program.steps) + 0.1 * len(program.loads) + 0.4 * heavy + 1.0 * strided
+    return 0.02 + 0.015 * len(program.steps) + 0.02 * len(program.loads) + 0.25 * heavy + 0.7 * strided
 
 
 def with_work(launch: Launch, program: Program, elements: Size) -> Launch:

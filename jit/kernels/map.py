@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from plait.framework.dim import Size, ceil_div, product
@@ -30,6 +30,7 @@ from plait.jit.target import Target
 from plait.jit.view import contiguous_strides, copied_view, is_copying_reshape, merge_axes
 
 BLOCK = 1024  # elements of the innermost axis that one unit covers
+STRIP = 16  # rows that share the cache lines of operands that are walked across
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,12 @@ class MapKey:
     rank: int
     loads: tuple[LoadPlan, ...]
     results: tuple[str, ...]  # dtype names
+
+    @property
+    def strip(self) -> int:
+        """Rows of one unit."""
+        across = any(plan.walk == "n" and not plan.counts for plan in self.loads)
+        return STRIP if across and self.rank > 1 else 1
 
 
 def lower_map(outputs: Sequence[Node], inside: Sequence[Node]) -> Launch:
@@ -58,14 +65,14 @@ def lower_map(outputs: Sequence[Node], inside: Sequence[Node]) -> Launch:
     sizes, strides = _merged(space, program)
     plans = tuple(load_plan(load, row[-1:]) for load, row in zip(program.loads, strides, strict=True))
     key = MapKey(fused, len(sizes), plans, tuple(node.dtype.name for node in outputs))
-    ints: list[Size] = [*sizes, ceil_div(sizes[-1], BLOCK)]
+    rows = product(sizes[:-1])
+    ints: list[Size] = [*sizes, rows, ceil_div(sizes[-1], BLOCK)]
     for load, row in zip(program.loads, strides, strict=True):
         ints.extend(load_ints(load, row[:-1], row[-1:]))
     kernel = Kernel(program_name(program.steps), ("map", key), lambda target, symbol: emit_map(key, target, symbol))
-    extent = product(sizes[:-1]) * ints[len(sizes)]
-    launch = Launch(
-        kernel, pointers(program, outputs), list(outputs), ints, program.scalars, extent, _grain(program, sizes[-1])
-    )
+    extent = ceil_div(rows, key.strip) * ceil_div(sizes[-1], BLOCK)
+    grain = _grain(program, sizes[-1], key.strip)
+    launch = Launch(kernel, pointers(program, outputs), list(outputs), ints, program.scalars, extent, grain)
     return with_work(launch, program, product(sizes))
 
 
@@ -78,8 +85,8 @@ def _merged(space: Shape, program: Program) -> tuple[Shape, list[tuple[Size, ...
     return (sizes, merged[1:]) if sizes else ((1,), [(1,) for _ in rows])
 
 
-def _grain(program: Program, inner: Size) -> int:
-    elements = min(inner, BLOCK) if isinstance(inner, int) else BLOCK
+def _grain(program: Program, inner: Size, strip: int) -> int:
+    elements = strip * min(inner, BLOCK) if isinstance(inner, int) else strip * BLOCK
     return max(1, int(UNIT_NS / (20 + nanoseconds(program) * elements)))
 
 
@@ -100,8 +107,9 @@ class _Map:
         first = reads + len(key.results)
         self.results = [b.slot(args, reads + k) for k in range(len(key.results))]
         self.sizes = [b.slot(args, first + k, "i64") for k in range(key.rank)]
-        self.blocks = b.slot(args, first + key.rank, "i64")
-        self.loads = LoadReader(b, args, key.loads, first + key.rank + 1, key.rank - 1)
+        self.rows = b.slot(args, first + key.rank, "i64")
+        self.blocks = b.slot(args, first + key.rank + 1, "i64")
+        self.loads = LoadReader(b, args, key.loads, first + key.rank + 2, key.rank - 1)
         names = (*key.fused.inputs, *key.results)
         self.lanes = lanes_for(b.target, (DTYPES[name].itemsize for name in names))
         self.x = {lanes: ExpressionBuilder(b, lanes) for lanes in {1, self.lanes}}
@@ -113,20 +121,31 @@ class _Map:
     def run(self, lo: Value, hi: Value) -> None:
         b = self.b
         if self.key.rank == 1:
-            self._inner([], b.imul(lo, BLOCK), b.imin(b.imul(hi, BLOCK), self.sizes[0]), b.index(0))
+            body = self._body(b.index(0))
+            span(b, self.lanes, b.imul(lo, BLOCK), b.imin(b.imul(hi, BLOCK), self.sizes[0]), body)
             return
         b.loop(lo, hi, 1, self._unit)
 
     def _unit(self, unit: Value) -> None:
         b = self.b
-        row, block = b.udiv(unit, self.blocks), b.urem(unit, self.blocks)
+        row, block = b.imul(b.udiv(unit, self.blocks), self.key.strip), b.urem(unit, self.blocks)
         start = b.imul(block, BLOCK)
         stop = b.imin(b.iadd(start, BLOCK), self.sizes[-1])
-        self._inner(unflatten(b, row, self.sizes[:-1]), start, stop, b.imul(row, self.sizes[-1]))
+        if self.key.strip == 1:
+            span(b, self.lanes, start, stop, self._body(row))
+            return
+        last = b.imin(b.iadd(row, self.key.strip), self.rows)
 
-    def _inner(self, position: list[Value], start: Value, stop: Value, first: Value) -> None:
+        def down(lanes: int, i: Value, mask: Value | None) -> None:
+            b.loop(row, last, 1, lambda r: self._body(r)(lanes, i, mask))
+
+        span(b, self.lanes, start, stop, down)
+
+    def _body(self, row: Value) -> Callable[[int, Value, Value | None], None]:
+        """Emits one row's elements from a position on."""
         b = self.b
-        streams = self.loads.streams(position)
+        streams = self.loads.streams(unflatten(b, row, self.sizes[:-1]))
+        first = b.imul(row, self.sizes[-1])
         targets = [
             b.gep(memory_element(name), pointer, first)
             for name, pointer in zip(self.key.results, self.results, strict=True)
@@ -139,4 +158,4 @@ class _Map:
             for value, pointer in zip(values, targets, strict=True):
                 x.store(value, b.gep(memory_element(value.dtype), pointer, i), mask)
 
-        span(b, self.lanes, start, stop, body)
+        return body

@@ -1,14 +1,17 @@
-"""Products whose lanes are output columns: panels of 16 columns, tiles of rows, an epilogue, a float or quantised store.
+"""Products whose lanes are output columns: panels of 16 columns, tiles of rows, an epilogue, a float or quantised
+store.
 
-A unit is a block of 16 output columns (32 where the result is quantised) times a group of up to 128 rows, so that the
-block's weights and the group's activations both stay in cache. Sums wait in scratch until every sibling weight has its
-own; then the epilogue runs per row. What a row gets depends on that row and the weights only (see tiles.py).
+A unit is a block of 16 output columns (32 where the result is quantised, 64 where the right operand is walked as it
+lies) times a group of up to 128 rows, so that the block's weights and the group's activations both stay in cache. Sums
+wait in scratch until every sibling weight has its own; then the epilogue runs per row. What a row gets depends on that
+row and the weights only (see tiles.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from plait.framework.dim import Size, ceil_div, product
@@ -19,14 +22,23 @@ from plait.jit.expression import ExpressionBuilder, Typed, memory_element
 from plait.jit.kernel import Decline, Fused, Kernel, Launch, Operand
 from plait.jit.kernels.quantize import store_quantized
 from plait.jit.kernels.rows import Rows, rows_of
-from plait.jit.kernels.tiles import LANES, Tile, codes_tile, define_panel_copy, define_tiles, float_tile, int8_tile
+from plait.jit.kernels.tiles import (
+    DEPTH,
+    LANES,
+    PANELS,
+    Tile,
+    codes_tile,
+    define_panel_copy,
+    define_tiles,
+    float_tile,
+    int8_tile,
+)
 from plait.jit.packing import FLOAT_PACKING, block_layout, block_packing
 from plait.jit.target import Target
 from plait.jit.view import merge_axes, resolve
 
 Scalars = Sequence[tuple[Any, str]]
 GROUP = 128  # rows of a unit
-DEPTH = 256  # rows of the right operand that are copied into a panel at a time
 F32 = "<16 x float>"
 INTS = ("m", "n", "k", "x_offset", "x_stride", "x_step")
 
@@ -56,15 +68,19 @@ class ProductSpec:
     @property
     def columns(self) -> int:
         """Output columns of a unit."""
+        if self.weight == "rows":
+            return PANELS * LANES
         return 2 * LANES if self.output == "quantized" else LANES
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What else shapes the code: which strides are 1, the axes of the batch, the epilogue operands' patterns."""
+    """What else shapes the code: which strides are 1, the axes of the batch, the epilogue operands' patterns.
+
+    w_unit is the axis of a walked right operand whose stride is 1: "n", "k", or "" for neither."""
 
     x_unit: bool
-    columns_unit: bool
+    w_unit: str
     batch: int
     patterns: tuple[str, ...]
     tail: bool
@@ -88,9 +104,9 @@ class _Writer:
     def __init__(self, target: Target, symbol: str, spec: ProductSpec, layout: Layout) -> None:
         self.b = Builder(target)
         self.spec, self.layout = spec, layout
-        self.halves = spec.columns // LANES
+        self.parts = spec.columns // LANES
         self.tiles = define_tiles(self.b, symbol, _tile(spec, layout))
-        self.copy = define_panel_copy(self.b, symbol, layout.columns_unit) if spec.weight == "rows" else ""
+        self.copy = define_panel_copy(self.b, symbol, layout.w_unit) if spec.weight == "rows" else ""
         with self.b.function(symbol) as (args, lo, hi):
             self._read(args)
             self.b.loop(lo, hi, 1, self._unit)
@@ -112,8 +128,8 @@ class _Writer:
         self.x = b.gep(element, self.x, self.ints["x_offset"])
         width = 1 if spec.int8 else 4
         self.x_stride, self.x_step = (b.imul(self.ints[name], width) for name in ("x_stride", "x_step"))
-        self.scratch = b.alloca(F32, GROUP * spec.siblings * self.halves)
-        self.panel = b.alloca(F32, DEPTH) if spec.weight == "rows" else None
+        self.scratch = b.alloca(F32, GROUP * spec.siblings * self.parts)
+        self.panels = b.alloca(F32, PANELS * DEPTH) if spec.weight == "rows" else None
 
     def _unit(self, unit: Value) -> None:
         b, ints = self.b, self.ints
@@ -131,8 +147,10 @@ class _Writer:
             first = b.iadd(first, b.imul(batch, ints["m"]))
         column = b.imul(block, self.spec.columns)
         for sibling in range(self.spec.siblings):
-            for half in range(self.halves):
-                self._sums(sibling, half, b.iadd(column, half * LANES), x, rows, shift)
+            if self.panels is None:
+                self._packed_sums(sibling, column, x, rows)
+            else:
+                self._walked_sums(sibling, column, x, rows, shift, self.panels)
         b.loop(0, rows, 1, lambda row: self._finish(row, b.iadd(first, row), column))
 
     def _batch_shift(self, batch: Value) -> tuple[Value, Value]:
@@ -145,29 +163,40 @@ class _Writer:
             w = b.iadd(w, b.imul(at, self.ints[f"batch_w{axis}"]))
         return x, w
 
-    def _scratch(self, sibling: int, half: int) -> Value:
-        return self.b.gep(F32, self.scratch, (sibling * self.halves + half) * GROUP)
+    def _scratch(self, sibling: int, part: int) -> Value:
+        return self.b.gep(F32, self.scratch, (sibling * self.parts + part) * GROUP)
 
-    def _sums(self, sibling: int, half: int, column: Value, x: Value, rows: Value, shift: Value) -> None:
-        """Fill the scratch of one sibling and half with the sums of every row."""
-        b, sums, k = self.b, self._scratch(sibling, half), self.ints["k"]
-        if self.spec.weight in ("rows", "f32"):
-            zero = b.constant(F32, 0.0)
-            b.loop(0, rows, 1, lambda row: b.store(zero, b.gep(F32, sums, row), 64))
-        if self.panel is None:
-            panel = b.gep("i8", self.weights[sibling], b.imul(b.lshr(column, 4), self._panel_bytes()))
-            self._sweep(panel, x, k, rows, sums)
-            return
-        w_offset, k_stride, n_stride = (self.ints[f"{n}{sibling}"] for n in ("w_offset", "k_stride", "n_stride"))
+    def _clear(self, sums: Value, rows: Value) -> None:
+        b = self.b
+        b.loop(0, rows, 1, lambda row: b.store(b.constant(F32, 0.0), b.gep(F32, sums, row), 64))
+
+    def _packed_sums(self, sibling: int, column: Value, x: Value, rows: Value) -> None:
+        """Fill the scratch of one sibling with the sums of every row, its weights packed."""
+        b, first = self.b, self.b.lshr(column, 4)
+        for part in range(self.parts):
+            sums = self._scratch(sibling, part)
+            if self.spec.weight == "f32":
+                self._clear(sums, rows)
+            panel = b.gep("i8", self.weights[sibling], b.imul(b.iadd(first, part), self._panel_bytes()))
+            self._sweep(panel, x, self.ints["k"], rows, sums)
+
+    def _walked_sums(self, sibling: int, column: Value, x: Value, rows: Value, shift: Value, panels: Value) -> None:
+        """The same for a right operand in any layout, copied into panels slab by slab."""
+        b, k, ints = self.b, self.ints["k"], self.ints
+        w_offset, k_stride, n_stride = (ints[f"{name}{sibling}"] for name in ("w_offset", "k_stride", "n_stride"))
         corner = b.gep("float", self.weights[sibling], b.iadd(b.iadd(w_offset, shift), b.imul(column, n_stride)))
-        columns = b.isub(self.ints["n"], column)
+        columns = b.isub(ints["n"], column)
+        for part in range(self.parts):
+            self._clear(self._scratch(sibling, part), rows)
 
         def slab(start: Value) -> None:
             depth = b.imin(b.isub(k, start), DEPTH)
             right = b.gep("float", corner, b.imul(start, k_stride))
-            assert self.panel is not None
-            b.call("void", self.copy, right, k_stride, n_stride, depth, columns, self.panel)
-            self._sweep(self.panel, b.gep("i8", x, b.imul(start, self.x_step)), depth, rows, sums)
+            b.call("void", self.copy, right, k_stride, n_stride, depth, columns, panels)
+            left = b.gep("i8", x, b.imul(start, self.x_step))
+            for part in range(self.parts):
+                panel, sums = b.gep(F32, panels, part * DEPTH), self._scratch(sibling, part)
+                b.if_(b.icmp("sgt", columns, part * LANES), partial(self._sweep, panel, left, depth, rows, sums))
 
         b.loop(0, k, DEPTH, slab)
 
@@ -199,21 +228,30 @@ class _Writer:
             store_quantized(b, low.value, high.value, b.gep("i8", self.out, b.imul(row, bytes_per_row)), n, column)
             return
 
+        for part in range(self.parts):
+            self._store_part(local, row, b.iadd(column, part * LANES), part)
+
+    def _store_part(self, local: Value, row: Value, column: Value, part: int) -> None:
+        b, n = self.b, self.ints["n"]
+
         def store(mask: Value | None) -> None:
-            value = self._value(local, row, column, 0, mask)
+            value = self._value(local, row, column, part, mask)
             at = b.gep(memory_element(value.dtype), self.out, b.iadd(b.imul(row, n), column))
             self.expressions.store(value, at, mask)
+
+        def edge() -> None:
+            b.if_(b.icmp("sgt", left, 0), lambda: store(b.mask(left, LANES)))
 
         if not self.layout.tail:
             return store(None)
         left = b.isub(n, column)
-        b.if_(b.icmp("sge", left, LANES), lambda: store(None), lambda: store(b.mask(left, LANES)))
+        b.if_(b.icmp("sge", left, LANES), lambda: store(None), edge)
         return None
 
-    def _value(self, local: Value, row: Value, column: Value, half: int, mask: Value | None) -> Typed:
+    def _value(self, local: Value, row: Value, column: Value, part: int, mask: Value | None) -> Typed:
         b, epilogue = self.b, self.spec.epilogue
         sums = [
-            Typed(b.load(F32, b.gep(F32, self._scratch(s, half), local), 64), "float32")
+            Typed(b.load(F32, b.gep(F32, self._scratch(s, part), local), 64), "float32")
             for s in range(self.spec.siblings)
         ]
         if epilogue is None:
@@ -258,7 +296,7 @@ class _Arguments:
     weights: list[Operand]
     ints: dict[str, Size]
     batch: tuple[Size, ...] = ()
-    columns_unit: bool = True
+    w_unit: str = ""
 
 
 def lower_product(
@@ -283,10 +321,10 @@ def lower_product(
     placed = [_place(node, (*result.shape[:-1], n)) for node in operands]
     layout = Layout(
         x_unit=found.x.step == 1,
-        columns_unit=found.columns_unit,
+        w_unit=found.w_unit,
         batch=len(found.batch),
         patterns=tuple(pattern for pattern, _, _, _ in placed),
-        tail=not isinstance(n, int) or n % LANES != 0,
+        tail=not isinstance(n, int) or n % spec.columns != 0,
     )
     m, k = found.x.count, found.x.width * 4 // 5 if spec.int8 else found.x.width
     ints = {"m": m, "n": n, "k": k, "x_offset": found.x.offset, "x_stride": found.x.stride, "x_step": found.x.step}
@@ -350,7 +388,7 @@ def _matrices(x: Node, right: Node) -> _Arguments:
     ints: dict[str, Size] = {"w_offset0": other.offset, "k_stride0": k_stride, "n_stride0": n_stride}
     for axis, (size, at_x, at_w) in enumerate(zip(sizes, x_steps, w_steps, strict=True)):
         ints |= {f"batch_size{axis}": size, f"batch_x{axis}": at_x, f"batch_w{axis}": at_w}
-    unit = n_stride == 1 or other.shape[-1] == 1
+    unit = "n" if n_stride == 1 or other.shape[-1] == 1 else "k" if k_stride == 1 else ""
     found = Rows(left.base, left.offset, rows, stride, left.shape[-1], left.strides[-1])
     return _Arguments(found, [Operand(other.base)], ints, sizes, unit)
 

@@ -17,8 +17,9 @@ from plait.framework.op import Shape
 from plait.framework.ops.elementwise import POW
 from plait.framework.ops.movement import IOTA
 from plait.jit.builder import REGISTER_TYPES, Builder
-from plait.jit.expression import ExpressionBuilder, Unsupported
+from plait.jit.expression import ExpressionBuilder
 from plait.jit.kernel import Decline, Fused, Ref
+from plait.jit.math import Unsupported
 from plait.jit.target import host_target
 from plait.jit.view import View, contiguous_strides, copied_view, resolve
 
@@ -29,7 +30,6 @@ EXPENSIVE = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid pow "
     "atan2 floordiv mod".split()
 )
-_INF = float("inf")
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class Program:
         self.steps: list[Step] = []
         self.dtypes: list[str] = []  # of each step's value
         self._loads: dict[Any, int] = {}
-        self._scalars: dict[Any, int] = {}
+        self._scalars: dict[int, int] = {}
         self._values: dict[tuple[int, Frame], Ref] = {}
 
     def output(self, node: Node) -> Ref:
@@ -108,7 +108,7 @@ class Program:
 
     def _step(self, node: Node, name: str, operands: tuple[Ref, ...], attrs: tuple[Any, ...] = ()) -> Ref:
         self.steps.append((name, operands, attrs))
-        self.dtypes.append("bool" if name == "eq" else node.dtype.name)
+        self.dtypes.append(node.dtype.name)
         return "step", len(self.steps) - 1
 
     def _operand(self, src: Node, shape: Shape, frame: Frame) -> Ref:
@@ -133,18 +133,15 @@ class Program:
         return "in", self._loads[key]
 
     def _scalar(self, node: Node) -> Ref:
-        return self._number(id(node), node.attrs[0], node)
-
-    def _number(self, key: Any, value: Any, like: Node) -> Ref:
-        if like.dtype.name not in REGISTER_TYPES:
-            raise Decline(f"dtype_{like.dtype.name}")
-        if key not in self._scalars:
-            self._scalars[key] = len(self.scalars)
-            self.scalars.append((_as_argument(value, like.dtype.kind), like.dtype.name))
-        return "scalar", self._scalars[key]
+        if node.dtype.name not in REGISTER_TYPES:
+            raise Decline(f"dtype_{node.dtype.name}")
+        if id(node) not in self._scalars:
+            self._scalars[id(node)] = len(self.scalars)
+            self.scalars.append((_as_argument(node.attrs[0], node.dtype.kind), node.dtype.name))
+        return "scalar", self._scalars[id(node)]
 
     def _short_power(self, node: Node, frame: Frame) -> Ref | None:
-        """x ** -1, 0.5, 2, 3 without logarithms: exponents that are structure."""
+        """x ** -1, 0.5, 2, 3 without logarithms, as NumPy does it for scalars: exponents that are structure."""
         exponent = resolve(node.srcs[1]).base
         if exponent.op is not CONST or isinstance(exponent.attrs[0], complex):
             return None
@@ -155,15 +152,9 @@ class Program:
         if number == -1.0:
             return self._step(node, "reciprocal", (x,))
         if number == 0.5:
-            return self._square_root(x, node)
+            return self._step(node, "sqrt", (x,))
         square = self._step(node, "mul", (x, x))
         return square if number == 2.0 else self._step(node, "mul", (square, x))
-
-    def _square_root(self, x: Ref, node: Node) -> Ref:
-        """pow(-0, 0.5) is 0 and pow(-inf, 0.5) is inf, where sqrt has -0 and NaN."""
-        zero, low, high = (self._number((node.dtype.name, value), value, node) for value in (0.0, -_INF, _INF))
-        root = self._step(node, "sqrt", (self._step(node, "add", (x, zero)),))
-        return self._step(node, "select", (self._step(node, "eq", (x, low)), high, root))
 
     def _reduce(self, node: Node, frame: Frame) -> Ref:
         """The operand of a reduction is evaluated over the whole space, its reduced axes along the space's."""

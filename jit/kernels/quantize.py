@@ -13,7 +13,7 @@ from plait.jit.kernels.rows import unit_rows
 from plait.jit.target import Target
 
 LANES = 16
-ROUNDING = 12582912.0  # 1.5 * 2**23: adding it leaves the integer nearest to a small float in the low bits, ties to even
+ROUNDING = 12582912.0  # 1.5 * 2**23: in the sum, the low bits are the integer nearest to a small float, ties to even
 
 
 def quantize_block(b: Builder, low: Value, high: Value) -> tuple[Value, Value, Value, Value]:

@@ -1,4 +1,4 @@
-"""Kernels over ragged batches and tables, a unit per row: rope, kv_store, take, qtake; and how a row finds its sequence.
+"""Kernels over ragged batches and tables, a unit per row: rope, kv_store, take, qtake; how a row finds its sequence.
 
 Ids are trusted: an id outside its table reads memory that is not the table's. Whoever runs a kernel on ids from outside
 checks them first.
@@ -12,7 +12,6 @@ from plait.framework.dim import Size, product
 from plait.framework.graph import Node
 from plait.framework.ops.ragged import page_size
 from plait.jit.builder import Builder, Value
-from plait.jit.expression import memory_element
 from plait.jit.kernel import Decline, Kernel, Launch, Operand
 from plait.jit.kernels.rows import rows_of, unit_rows, whole_base
 from plait.jit.packing import block_layout
@@ -79,7 +78,10 @@ class RaggedBatch:
             starts = b.icmp("sle", self._int32(self.row_offsets, middle), row)
             return [b.select(starts, middle, low), b.select(starts, high, middle)]
 
-        (sequence, _) = b.while_([b.index(0), self.sequences], lambda low, high: b.icmp("slt", b.iadd(low, 1), high), halve)
+        def apart(low: Value, high: Value) -> Value:
+            return b.icmp("slt", b.iadd(low, 1), high)
+
+        (sequence, _) = b.while_([b.index(0), self.sequences], apart, halve)
         end = self._int32(self.row_offsets, b.iadd(sequence, 1))
         length = self._int32(self.lengths, sequence)
         covered = b.icmp("slt", row, end)
@@ -219,7 +221,8 @@ def _kv_store_text(target: Target, symbol: str, heads: int, head_dim: int, size:
             def head(h: Value) -> None:
                 at, block = b.imul(h, head_dim), b.iadd(plane, b.imul(h, size * head_dim))
                 key_at = b.gep("float", cache, b.iadd(block, inside))
-                value_at = b.gep("float", cache, b.iadd(block, b.iadd(b.imul(inside, head_dim), heads * size * head_dim)))
+                value_block = b.iadd(block, heads * size * head_dim)
+                value_at = b.gep("float", cache, b.iadd(value_block, b.imul(inside, head_dim)))
                 source = b.gep("float", key_row, at)
 
                 def element(d: Value) -> None:
@@ -303,14 +306,14 @@ _ID_TYPES = {"int32": "i32", "int64": "i64"}
 def lower_take(node: Node) -> Launch:
     """Rows of a tensor along axis 0, a unit per id.
 
-    Raises: Decline for another axis, ids that are no int32 or int64, or rows whose elements are not neighbours.
+    Raises: Decline for another axis, ids that are no int32 or int64, elements of more than 8 bytes, or rows whose
+    elements are not neighbours.
     """
     table, ids = node.srcs
-    if node.attr("axis") != 0 or ids.dtype.name not in _ID_TYPES:
+    if node.attr("axis") != 0 or ids.dtype.name not in _ID_TYPES or table.dtype.itemsize > 8:
         raise Decline("take_layout")
     source, places = unit_rows(table, inner=len(table.shape) - 1), rows_of(ids, inner=len(ids.shape))
-    # bits are copied as they are, so bool and 16-bit floats need no conversion
-    element, id_type = {"half": "i16"}.get(memory_element(table.dtype.name), memory_element(table.dtype.name)), ids.dtype.name
+    element, id_type = f"i{8 * table.dtype.itemsize}", ids.dtype.name
     kernel = Kernel(
         "take",
         ("take", element, id_type),

@@ -69,7 +69,7 @@ def lower_row(outputs: Sequence[Node], inside: Sequence[Node]) -> Launch:
         ints.extend(load_ints(load, outer, inner))
     kernel = Kernel(program_name(program.steps), ("row", key), lambda target, symbol: emit_row(key, target, symbol))
     extent = product(space[: len(kept)])
-    grain = _grain(program, product(cols.sizes), Passes(key).count)
+    grain = _grain(program, product(cols.sizes))
     launch = Launch(kernel, pointers(program, outputs), list(outputs), ints, program.scalars, extent, grain, "row")
     return with_work(launch, program, product(space))
 
@@ -101,13 +101,14 @@ def _sides(space: Shape, kept: int, program: Program) -> tuple[_Side, _Side]:
         merged, (steps,) = merge_axes(cols, [walked])
         inner.append(steps if len(merged) == 1 else walked)
     if not cols or 0 in cols:
-        return _Side(rows, row_strides), _Side((product(cols),), [(1,) for _ in every])
+        moves = [not cols or any(stride != 0 for stride in strides[kept:]) for strides in every]
+        return _Side(rows, row_strides), _Side((product(cols),), [(int(moved),) for moved in moves])
     return _Side(rows, row_strides), _Side(cols, inner)
 
 
-def _grain(program: Program, cols: Size, passes: int) -> int:
+def _grain(program: Program, cols: Size) -> int:
     count = cols if isinstance(cols, int) else 1024
-    return max(1, int(UNIT_NS / (30 + nanoseconds(program) * passes * count)))
+    return max(1, int(UNIT_NS / (20 + nanoseconds(program) * count)))
 
 
 def emit_row(key: PassKey, target: Target, symbol: str) -> str:

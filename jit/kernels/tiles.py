@@ -4,7 +4,8 @@ A tile function is `void f(ptr panel, ptr x, i64 x_stride, i64 x_step, i64 k, pt
 rows are `x_stride` bytes apart, `sums` holds 16 float32 per row. Each sum is the same sequence of operations whatever
 the number of rows in the tile:
 
-  int8    per block of 32 columns, ascending: sum = fma(float(dot) * x_scale, scale, sum); sum = fma(minimum, x_sum, sum)
+  int8    per block of 32 columns, ascending:
+          sum = fma(float(dot) * x_scale, scale, sum); sum = fma(minimum, x_sum, sum)
   codes   weight = fma(code, scale, minimum), exact; low nibbles (even bytes of 8-bit codes) feed one chain of
           fma(weight, x, chain), high nibbles (odd bytes) another; per block, dword and byte ascending; sum = low + high
   float   sum = fma(weight, x, sum), k ascending, added to what `sums` held
@@ -20,6 +21,9 @@ from plait.jit.packing import BlockLayout
 LANES = 16
 F32, I32 = "<16 x float>", "<16 x i32>"
 AHEAD = 4096  # bytes of weights asked for ahead of their use
+DEPTH = 128  # rows of a right operand that are copied into panels at a time
+PANELS = 4  # side by side, so that each row gives whole cache lines
+ROWS_AHEAD = 12
 PARAMETERS = (("ptr", "panel"), ("ptr", "x"), ("i64", "x_stride"), ("i64", "x_step"), ("i64", "k"), ("ptr", "sums"))
 
 # Rows per tile, most first: as many as the registers hold. The last must be 1.
@@ -64,7 +68,7 @@ def _prefetch(b: Builder, layout: BlockLayout, at: Value) -> None:
 
 
 def _dot4(b: Builder, bits: int, total: Value, codes: Value, activations: Value) -> Value:
-    """Four products per lane. pmaddubsw saturates at 16 bits, which pairs of 8-bit codes can pass and of 4-bit cannot."""
+    """Four products per lane. pmaddubsw saturates at 16 bits, which pairs of 8-bit codes can pass, of 4-bit not."""
     if bits == 4 and b.target.triple.startswith("x86") and b.width >= 8 and not b.target.has_vnni:
         return b.iadd(total, b.concat([_pairs_avx2(b, codes, activations, first) for first in (0, 32)]))
     return b.dot4(total, codes, activations)
@@ -193,44 +197,90 @@ def float_tile(unit_step: bool) -> Tile:
     return tile
 
 
-def define_panel_copy(b: Builder, symbol: str, unit_columns: bool) -> str:
-    """Define `void f(ptr right, i64 k_stride, i64 n_stride, i64 k, i64 columns, ptr panel)`: copy k rows of up to 16
-    columns of a matrix (strides in elements) into a panel [k][16]. Columns past the last are 0."""
+def define_panel_copy(b: Builder, symbol: str, unit: str) -> str:
+    """Define `void f(ptr right, i64 k_stride, i64 n_stride, i64 k, i64 columns, ptr panels)`: copy k rows of up to 64
+    columns of a matrix (strides in elements) into panels [4][DEPTH][16]. Columns past the last are 0.
+
+    `unit` names the axis whose stride is 1: "n", "k", or "" for neither."""
     name = f"{symbol}_panel"
-    parameters = [("ptr", "right"), ("i64", "k_stride"), ("i64", "n_stride"), ("i64", "k"), ("i64", "columns"), ("ptr", "panel")]
+    sizes = [("i64", size) for size in ("k_stride", "n_stride", "k", "columns")]
+    parameters = [("ptr", "right"), *sizes, ("ptr", "panels")]
     with b.function(name, parameters, "noinline", internal=True) as (right, k_stride, n_stride, k, columns, panel):
-        if unit_columns:
+        if unit == "n":
             _copy_neighbours(b, right, k_stride, k, columns, panel)
         else:
-            _copy_strided(b, right, k_stride, n_stride, k, columns, panel)
+            _copy_strided(b, right, k_stride, n_stride, k, columns, panel, transpose=unit == "k")
     return name
 
 
-def _copy_neighbours(b: Builder, right: Value, k_stride: Value, k: Value, columns: Value, panel: Value) -> None:
-    def rows(mask: Value | None) -> None:
+def _copy_neighbours(b: Builder, right: Value, k_stride: Value, k: Value, columns: Value, panels: Value) -> None:
+    def rows(masks: Sequence[Value | None]) -> None:
         def row(i: Value) -> None:
-            value = b.vload(b.gep("float", right, b.imul(i, k_stride)), F32, mask, 4)
-            b.store(value, b.gep("i8", panel, b.shl(i, 6)), 64)
+            source = b.gep("float", right, b.imul(i, k_stride))
+            ahead = b.gep("float", right, b.imul(b.iadd(i, ROWS_AHEAD), k_stride))
+            for panel, mask in enumerate(masks):
+                b.prefetch(b.gep("float", ahead, panel * LANES))
+                value = b.vload(b.gep("float", source, panel * LANES), F32, mask, 4)
+                b.store(value, b.gep(F32, panels, b.iadd(i, panel * DEPTH)), 64)
 
         b.loop(0, k, 1, row)
 
-    b.if_(b.icmp("sge", columns, LANES), lambda: rows(None), lambda: rows(b.mask(columns, LANES)))
+    masks = [b.mask(b.isub(columns, panel * LANES), LANES) for panel in range(PANELS)]
+    b.if_(b.icmp("sge", columns, PANELS * LANES), lambda: rows([None] * PANELS), lambda: rows(masks))
 
 
 def _copy_strided(
-    b: Builder, right: Value, k_stride: Value, n_stride: Value, k: Value, columns: Value, panel: Value
+    b: Builder, right: Value, k_stride: Value, n_stride: Value, k: Value, columns: Value, panels: Value, transpose: bool
 ) -> None:
-    def clear(i: Value) -> None:
-        b.store(b.constant(F32, 0.0), b.gep("i8", panel, b.shl(i, 6)), 64)
+    def panel(number: Value) -> None:
+        first = b.shl(number, 4)
+        source = b.gep("float", right, b.imul(first, n_stride))
+        target = b.gep(F32, panels, b.imul(number, DEPTH))
+        width = b.imin(b.isub(columns, first), LANES)
 
+        def scalars(start: Value) -> None:
+            _copy_scalars(b, source, k_stride, n_stride, start, k, width, target)
+
+        def square(i: Value) -> None:
+            _copy_square(b, b.gep("float", source, i), n_stride, b.gep(F32, target, i))
+
+        def squares() -> None:
+            whole = b.band(k, -LANES)
+            b.loop(0, whole, LANES, square)
+            scalars(whole)
+
+        def edge() -> None:
+            b.loop(0, DEPTH, 1, lambda i: b.store(b.constant(F32, 0.0), b.gep(F32, target, i), 64))
+            scalars(b.index(0))
+
+        full = squares if transpose else lambda: scalars(b.index(0))
+        b.if_(b.icmp("eq", width, LANES), full, edge)
+
+    b.loop(0, b.imin(b.lshr(b.iadd(columns, LANES - 1), 4), PANELS), 1, panel)
+
+
+def _copy_scalars(
+    b: Builder, source: Value, k_stride: Value, n_stride: Value, start: Value, k: Value, width: Value, target: Value
+) -> None:
     def column(n: Value) -> None:
-        source, place = b.gep("float", right, b.imul(n, n_stride)), b.gep("float", panel, n)
+        read, write = b.gep("float", source, b.imul(n, n_stride)), b.gep("float", target, n)
 
         def element(i: Value) -> None:
-            value = b.load("float", b.gep("float", source, b.imul(i, k_stride)), 4)
-            b.store(value, b.gep("i8", place, b.shl(i, 6)), 4)
+            b.store(b.load("float", b.gep("float", read, b.imul(i, k_stride))), b.gep(F32, write, i), 4)
 
-        b.loop(0, k, 1, element)
+        b.loop(start, k, 1, element)
 
-    b.if_(b.icmp("slt", columns, LANES), lambda: b.loop(0, k, 1, clear) and None)
-    b.loop(0, b.imin(columns, LANES), 1, column)
+    b.loop(0, width, 1, column)
+
+
+def _copy_square(b: Builder, source: Value, n_stride: Value, target: Value) -> None:
+    """Transpose 16 columns of 16 neighbouring elements."""
+    square = [b.load(F32, b.gep("float", source, b.imul(n_stride, n)), 4) for n in range(LANES)]
+    for distance in (8, 4, 2, 1):
+        low = [lane if not lane & distance else lane - distance + LANES for lane in range(LANES)]
+        high = [lane + distance if not lane & distance else lane + LANES for lane in range(LANES)]
+        for i in (i for i in range(LANES) if not i & distance):
+            first, second = square[i], square[i + distance]
+            square[i], square[i + distance] = b.shuffle(first, second, low), b.shuffle(first, second, high)
+    for i, row in enumerate(square):
+        b.store(row, b.gep(F32, target, i), 64)

@@ -1,4 +1,4 @@
-"""Run one launch on NumPy arrays, compiled for any x86 target the host can run, with guarded memory around its result."""
+"""Run one launch on NumPy arrays, compiled for any target the host can run, with guarded memory around its result."""
 
 from __future__ import annotations
 

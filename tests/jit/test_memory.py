@@ -46,7 +46,9 @@ def random_program(rng: random.Random) -> tuple[list[Any], list[Node]]:
             made = [value(rng.choice(SIZES), *reads, dtype=dtype) for _ in range(rng.randrange(1, 3))]
         known += made
         steps.append(HostCall(made[0], "test") if len(made) == 1 and rng.random() < 0.3 else launch(reads, made))
-    outputs = [node for node in rng.sample(known[1:], min(2, len(known) - 1)) if newest.get(id(owner(node)), node) is node]
+    outputs = [
+        node for node in rng.sample(known[1:], min(2, len(known) - 1)) if newest.get(id(owner(node)), node) is node
+    ]
     return steps, outputs
 
 

@@ -109,7 +109,14 @@ def test_units_may_be_cut_anywhere(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("a", "b"),
-    [((2, 3, 5, 7), (7, 9)), ((4, 5, 7), (4, 7, 20)), ((2, 1, 5, 7), (3, 7, 9)), ((1, 7), (2, 7, 17)), ((3, 0), (0, 4))],
+    [
+        ((2, 3, 5, 7), (7, 9)),
+        ((4, 5, 7), (4, 7, 20)),
+        ((2, 1, 5, 7), (3, 7, 9)),
+        ((1, 7), (2, 7, 17)),
+        ((2, 3, 1, 7), (2, 1, 7, 65)),
+        ((3, 0), (0, 4)),
+    ],
 )
 def test_batches_broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     launch, result = matmul(leaf(random_rows(*a)), leaf(random_rows(*b, seed=1)))
@@ -125,8 +132,8 @@ def test_strided_operands() -> None:
 
 def epilogue_silu_mul() -> Fused:
     """silu(first) * second"""
-    steps = (("sigmoid", (("in", 0),), ()), ("mul", (("in", 0), ("step", 0)), ()), ("mul", (("step", 1), ("in", 1)), ()))
-    return Fused(("float32",) * 2, (), steps, (("step", 2),))
+    silu = (("sigmoid", (("in", 0),), ()), ("mul", (("in", 0), ("step", 0)), ()))
+    return Fused(("float32",) * 2, (), (*silu, ("mul", (("step", 1), ("in", 1)), ())), (("step", 2),))
 
 
 def fused(format_name: str, x: Node, weights: list[Node], epilogue: Fused, operands: list[Node], output: str) -> Launch:
@@ -138,7 +145,7 @@ def fused(format_name: str, x: Node, weights: list[Node], epilogue: Fused, opera
 
 @pytest.mark.parametrize("m", [1, 3, 129])
 def test_siblings_meet_in_a_quantised_store(m: int) -> None:
-    x = leaf(quantize_rows(random_rows(m, 96)))
+    x = leaf(quantize_rows(random_rows(m, 96) / 16))
     weights = [weight("q4_1", 64, 96), leaf(raw_rows(np.random.default_rng(9), "q4_1", 64, 96))]
     kept = run(fused("q4_1", x, weights, epilogue_silu_mul(), [], "float"))
     gate, up = (value(record("qmatmul_int8", x, w, attrs=("q4_1",))) for w in weights)
@@ -233,3 +240,14 @@ def test_uneven_rows_are_declined() -> None:
     result = record("qmatmul", x, w, attrs=("q4_0",))
     with pytest.raises(Decline):
         lower_product(ProductSpec("q4_0"), x, [Operand(w, "q4_0/lane16/1")], [], result)
+
+
+@pytest.mark.parametrize(("n", "k"), [(100, 300), (64, 128), (16, 15), (70, 129)])
+def test_a_right_operand_may_lie_in_any_way(n: int, k: int) -> None:
+    x, w = random_rows(5, k), random_rows(n, k, seed=1)
+    wanted = run(float_product("f32", x, w)[0])
+    twice = np.repeat(w, 2, axis=1)
+    every_other = record("permute", record("slice", leaf(twice), attrs=(((0, 1), (0, 2)), (n, k))), attrs=((1, 0),))
+    for kind in ("rows", "columns"):
+        np.testing.assert_array_equal(run(float_product(kind, x, w)[0]), wanted)
+    np.testing.assert_array_equal(run(matmul(leaf(x), every_other)[0]), wanted)

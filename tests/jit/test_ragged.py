@@ -58,7 +58,7 @@ def test_kv_store_writes_each_position_and_nothing_else(head_dim: int, page_size
     assert (wanted != cache).sum() == 2 * keys.size
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "float16", "uint8"])
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "float16", "uint8", "complex64"])
 @pytest.mark.parametrize("id_type", [np.int32, np.int64])
 def test_take_copies_rows(dtype: str, id_type: Any) -> None:
     table = (floats(10, 3, 7) * 5).astype(dtype)
@@ -93,6 +93,7 @@ def test_take_along_another_axis_is_declined() -> None:
 def test_row_kernels_compile_for_other_machines(march: str) -> None:
     x, table = leaf(floats(TOKENS, 3, 20)), leaf(floats(80, 5, 2))
     rope = record("rope", x, table, leaf(OFFSETS), leaf(LENGTHS), attrs=(True,))
-    rows = record("qtake", leaf(raw_rows(np.random.default_rng(4), "q4_1", 3, 32)), leaf(np.zeros(1, np.int32)), attrs=("q4_1",))
+    weights = leaf(raw_rows(np.random.default_rng(4), "q4_1", 3, 32))
+    rows = record("qtake", weights, leaf(np.zeros(1, np.int32)), attrs=("q4_1",))
     for launch in (lower_rope(rope), lower_qtake(rows)):
         assert launch.kernel.symbol in machine_code(launch.kernel, virtual(march))

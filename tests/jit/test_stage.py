@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from plait.framework import creation
 from plait.framework import functional as F
 from plait.framework.dim import symbol
 from plait.framework.errors import CompileError, ShapeError
@@ -68,7 +69,7 @@ def test_dead_records_are_dropped() -> None:
 def test_what_depends_on_no_argument_is_computed_while_tracing() -> None:
     table = asarray(np.arange(4, dtype=np.float32))
     staged = stage(lambda x: x + F.exp(table * 2))(ROWS)
-    assert ops(staged) == ["expand", "add"]
+    assert ops(staged) == ["add"]
     (constant,) = staged.graph.constants
     np.testing.assert_allclose(constant.array(), np.exp(np.arange(4) * 2), rtol=1e-6)
 
@@ -78,7 +79,7 @@ def test_results_that_share_memory_or_are_arguments_are_copied() -> None:
         y = x + 1
         return y, y, x, y[0]
 
-    assert ops(stage(fn)(ROWS)) == ["add", "copy", "copy", "slice", "reshape", "copy"]
+    assert ops(stage(fn)(ROWS)) == ["add", "slice", "reshape", "copy", "copy", "copy"]
 
 
 def test_a_buffer_that_is_stored_into_has_a_store_and_may_be_returned() -> None:
@@ -114,7 +115,7 @@ def test_an_older_version_of_a_buffer_cannot_be_read_after_the_store() -> None:
 
 def test_a_constant_that_is_written_is_copied_first() -> None:
     def fn(x: Tensor) -> Tensor:
-        total = F.zeros((4,))
+        total = creation.zeros((4,))
         total[0:2] = x[0, 0:2]
         return total * 2
 

@@ -42,14 +42,16 @@ class TinyGPT(nn.Module):
     cache_params = nn.CacheParams(LAYERS, HEADS, HEAD_DIM)
 
     def __init__(self) -> None:
-        pl.random.seed(11)
+        pl.random.set_seed(11)
         self.embedding = nn.Embedding(VOCAB, DIM)
         self.rope = nn.RotaryEmbedding(CONTEXT, HEAD_DIM)
         self.layers = nn.ModuleList(Block(i) for i in range(LAYERS))
         self.norm = nn.LayerNorm(DIM)
         self.head = nn.Linear(DIM, VOCAB, bias=False)
 
-    def forward(self, tokens: Tensor, row_offsets: Tensor, lengths: Tensor, page_table: Tensor, cache: Tensor) -> Tensor:
+    def forward(
+        self, tokens: Tensor, row_offsets: Tensor, lengths: Tensor, page_table: Tensor, cache: Tensor
+    ) -> Tensor:
         step = nn.PagedCacheValues(row_offsets, lengths, cache, page_table)
         x = self.embedding(tokens)
         for layer in self.layers:
@@ -224,7 +226,13 @@ def test_a_seeded_request_repeats_whatever_shares_its_batch(runner: ModelRunner)
 @pytest.mark.system(41)
 @pytest.mark.parametrize(
     ("prompt", "words"),
-    [([], "no tokens"), ([1] * CONTEXT, f"{CONTEXT} tokens.*{CONTEXT}"), ([VOCAB], f"{VOCAB}.*{VOCAB - 1}"), ([-1], "-1"), ([1.5], "1.5")],
+    [
+        ([], "no tokens"),
+        ([1] * CONTEXT, f"{CONTEXT} tokens.*{CONTEXT}"),
+        ([VOCAB], f"{VOCAB}.*{VOCAB - 1}"),
+        ([-1], "-1"),
+        ([1.5], "1.5"),
+    ],
 )
 def test_a_bad_prompt_is_refused_and_the_engine_goes_on(runner: ModelRunner, prompt: list[Any], words: str) -> None:
     core = engine(runner)

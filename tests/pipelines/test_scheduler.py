@@ -70,7 +70,9 @@ def drain(core: EngineCore) -> dict[str, list[int]]:
     return answers
 
 
-requests = st.lists(st.tuples(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=30), st.integers(1, 20)), max_size=9)
+requests = st.lists(
+    st.tuples(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=30), st.integers(1, 20)), max_size=9
+)
 
 
 @pytest.mark.system(42)
