@@ -10,8 +10,9 @@ from typing import Any
 
 from plait.framework import tree_utils
 from plait.framework.tensor import Tensor
-from plait.jit.compiled import CompiledCallable, Progress
+from plait.jit.compiled import CompiledCallable
 from plait.jit.layout import TensorLayout
+from plait.jit.native import Progress
 from plait.jit.stage import argument_names, positional_parameters, trace
 
 MAX_ENTRIES = 64
@@ -61,7 +62,7 @@ class Compiled:
         tensor = next(name for name, leaf in zip(names, leaves, strict=True) if isinstance(leaf, Tensor))
         layout = next(name for name, leaf in zip(names, leaves, strict=True) if not isinstance(leaf, Tensor))
         raise TypeError(
-            f"compile: argument {tensor!r} is a tensor and argument {layout!r} a layout; give all tensors as layouts to "
+            f"compile: argument {tensor!r} is a tensor and argument {layout!r} a layout; give all as layouts to "
             f"get a callable, or all as tensors to call at once."
         )
 

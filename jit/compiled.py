@@ -6,165 +6,29 @@ that text does not recognise takes the slow way: first calls, views, errors, PLA
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
-from weakref import WeakSet
 
 from plait.framework import tree_utils
 from plait.framework.buffer import Buffer
 from plait.framework.config import config
 from plait.framework.dim import evaluate
-from plait.framework.errors import CompileError, ShapeError
-from plait.framework.graph import BUFFER, Node
+from plait.framework.errors import ShapeError
 from plait.framework.tensor import Tensor
-from plait.jit import cache
-from plait.jit.compile_ir import Library, load_objects
-from plait.jit.entry import Frame, Gate, call_natively, entry_function
-from plait.jit.fuse import schedule
-from plait.jit.host_calls import HostCalls, interpret
+from plait.jit.entry import call_natively, entry_function
+from plait.jit.host_calls import interpret
 from plait.jit.kernel import HostCall, Launch, Step
 from plait.jit.layout import BufferLayout
 from plait.jit.memory import num_bytes
-from plait.jit.program import ARENA_TOO_SMALL, DIVISION_BY_ZERO, Program, build, emit
+from plait.jit.native import Native, Progress, wrap
+from plait.jit.program import ARENA_TOO_SMALL
 from plait.jit.signature import FastSource, Signature, size_text, symbol_text
 from plait.jit.stage import StagedGraph
-from plait.jit.target import host_target
 from plait.jit.weights import Binding, check_weights, contiguous_buffer
-
-_ENTRY = "plait_entry"
-Progress = Callable[[int, int], None]
-
-
-class _Wrapped(Tensor):
-    """A tensor made without a builtin call; it turns into a plain Tensor at once."""
-
-    __slots__ = ()
-    __new__ = object.__new__  # type: ignore[assignment]
-
-
-class _Value(Node):
-    """A realised record made without a builtin call. It has no place in program order: it is never pending."""
-
-    __slots__ = ()
-
-    def __init__(self, buffer: Buffer, shape: tuple[int, ...], dtype: Any) -> None:
-        self.op, self.srcs, self.attrs = BUFFER, (), ()
-        self.shape, self.dtype, self.buffer = shape, dtype, buffer
-        self.depth = self.seq = 0
-
-
-class _Memory(Buffer):
-    """Memory that native code made for one result."""
-
-    __slots__ = ()
-
-    def __init__(self, block: Any, address: int, num_bytes: int) -> None:
-        self._size_class = 0
-        self._block = block
-        self.address, self.num_bytes, self.writable = address, num_bytes, True
-
-
-def wrap(block: Any, address: int, num_bytes: int, shape: tuple[int, ...], dtype: Any) -> Tensor:
-    """A tensor over memory that only it holds."""
-    tensor: Tensor = _Wrapped()
-    tensor.__class__ = Tensor
-    tensor._node = _Value(_Memory(block, address, num_bytes), shape, dtype)
-    tensor._storage = tensor._parent = None
-    tensor.shape, tensor.dtype = shape, dtype
-    return tensor
-
-
-class Native:
-    """The code of one staged graph: its steps, its memory plan, its library and its free frames."""
-
-    def __init__(self, staged: StagedGraph, strict: bool, progress: Progress | None = None) -> None:
-        graph = staged.graph
-        if config.debug >= 4:
-            print(graph, file=sys.stderr)
-        wanted = [*graph.outputs, *(version for _, version in graph.stores)]
-        self.steps: list[Step] = schedule(graph.nodes, wanted)
-        if strict:
-            refuse_host_calls(graph.name, self.steps)
-        self.program: Program = build(staged, self.steps)
-        self.library = _link(graph.name, self.program, progress)
-        self.entry = self.library.symbol(_ENTRY)
-        self.num_results = len(self.program.outputs)
-        self.gate = Gate(self.entry, len(graph.inputs), self.num_results, len(staged.symbols), len(self.steps))
-        self.host_calls = HostCalls(self.program)
-        self.frames: dict[int, Frame] = {}
-        self.name = graph.name
-        _live.add(self)
-
-    def new_frame(self) -> Frame:
-        frame = Frame(self.gate.num_words, self.host_calls.address)
-        self.frames[frame.address] = frame
-        return frame
-
-    def retry(self, answer: int, *vector: int) -> Any:
-        """Go on after `enter` gave no results: find a frame, grow its arena, or raise."""
-        while not isinstance(answer, tuple):
-            frame = self.frames[answer] if answer else self.new_frame()
-            if answer:
-                self._mend(frame)
-            answer = entry_function()(self.gate.address, frame.address, *vector)
-        return answer
-
-    def _mend(self, frame: Frame) -> None:
-        status = frame["status"]
-        if status == ARENA_TOO_SMALL:
-            frame.grow(frame["needed"])
-            return
-        del self.frames[frame.address]
-        if status == DIVISION_BY_ZERO:
-            raise CompileError(f"{self.name}: a size of the graph divides by a size that is 0 in this call.")
-        step = self.steps[frame["failed"]]
-        name = step.node.op.name if isinstance(step, HostCall) else step.kernel.name
-        raise CompileError(f"{self.name}: step {frame['failed']} ({name}) failed.") from self.host_calls.take_error()
-
-    def forget_frames(self) -> None:
-        """After a fork: what ran elsewhere does not run here."""
-        self.gate.forget_frames()
-        self.frames = {}
-
-
-_live: WeakSet[Native] = WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for native in list(_live):
-        native.forget_frames()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def refuse_host_calls(name: str, steps: list[Step]) -> None:
-    """Raise CompileError when a step is no kernel."""
-    calls = [f"{step.node} ({step.reason})" for step in steps if isinstance(step, HostCall)]
-    if calls:
-        raise CompileError(f"compile: {name} needs host calls and strict=True refuses them: {', '.join(calls)}.")
-
-
-def _link(name: str, program: Program, progress: Progress | None) -> Library:
-    """Every distinct kernel's object and the entry's, in one library."""
-    target = host_target()
-    objects = []
-    total = len(program.kernels) + 1
-    for number, (symbol, kernel) in enumerate(program.kernels.items()):
-        objects.append(cache.get_object(kernel.name, kernel.emit(target, symbol), target))
-        if progress is not None:
-            progress(number + 1, total)
-    entry = cache.get_object(f"graph {name}", emit(program, target, _ENTRY), target)
-    library = load_objects([entry, *objects], [_ENTRY])
-    if progress is not None:
-        progress(total, total)
-    return library
 
 
 class CompiledCallable:
@@ -341,7 +205,7 @@ class CompiledCallable:
                 status = call_natively(native.entry, frame, arguments, dims)
             frame.set("status", status)
             if status:
-                native._mend(frame)
+                native.mend(frame)
             _report(step, sizes, time.perf_counter() - start)
         del native.frames[frame.address]
         made = [

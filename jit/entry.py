@@ -4,8 +4,8 @@
 
 A gate is the native face of one compiled callable; a frame is the runtime block of one call in flight. `frame` is 0 to
 take one from the gate's free list. Results are fresh `bytes` objects that nothing but their tensors hold. An int
-means that nothing was returned: 0 that no frame was free, else the frame, whose status word says why; it is the caller's
-then. Frames are taken and given back while the GIL is held, so that the list needs no lock.
+means that nothing was returned: 0 that no frame was free, else the frame, whose status word says why and which is the
+caller's then. Frames are taken and given back while the GIL is held, so that the list needs no lock.
 """
 
 from __future__ import annotations

@@ -126,17 +126,26 @@ class Fuser:
         return alone and self._stores_quantized(node) and all(same_elements(view, node) for view in views)
 
     def _stores_quantized(self, node: Node) -> bool:
+        """Whether a record is attention, or ends an expression that takes a block-quantised product with it."""
         if node.op is ragged.PAGED_ATTENTION:
             return True
-        if node.op is p.QMATMUL or node.op is p.QMATMUL_INT8:
-            return True
-        if node.op.family != "elementwise":
-            return False
-        sources = [base_of(src) for src in node.srcs]
-        return any(self._feeds_only(src, node) and self._stores_quantized(src) for src in sources)
+        inside, candidates = {id(node)}, [node]
+        while candidates:
+            member = max(candidates, key=lambda candidate: candidate.seq)
+            candidates = [other for other in candidates if other is not member]
+            readers = self.readers.get(id(member), [])
+            if member is not node and not all(id(reader) in inside for reader in readers):
+                continue
+            if member.op in (p.QMATMUL, p.QMATMUL_INT8):
+                return True
+            if member.op.family == "elementwise":
+                inside.add(id(member))
+                candidates += [src for src in map(base_of, member.srcs) if self._may_join(src, node)]
+        return False
 
-    def _feeds_only(self, src: Node, node: Node) -> bool:
-        return id(src) in self.pending and src.shape == node.shape
+    def _may_join(self, src: Node, node: Node) -> bool:
+        free = id(src) in self.pending and id(src) not in self.wanted and not self.kept(src)
+        return free and src.shape == node.shape
 
     def _product_misfit(self, node: Node, group: Group, views: list[View]) -> str | None:
         if group.kind not in ("map", "product") or node.shape != group.space or node.dtype.name != "float32":

@@ -26,8 +26,9 @@ def address_array(address: int, node: Node, sizes: Mapping[str, int]) -> Array:
     count = int(np.prod(shape, dtype=np.int64)) * node.dtype.itemsize
     if count == 0:
         return np.empty(shape, node.dtype.numpy)
-    block = (ctypes.c_char * count).from_address(address)
-    return np.frombuffer(block, np.uint8).view(node.dtype.numpy).reshape(shape)
+    block = (ctypes.c_uint8 * count).from_address(address)
+    array: Array = np.ctypeslib.as_array(block).view(node.dtype.numpy).reshape(shape)
+    return array
 
 
 class HostCalls:

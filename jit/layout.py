@@ -1,4 +1,4 @@
-"""What stands for a tensor when a function is staged: dtype, shape and device, with names for sizes known only later."""
+"""What stands for a tensor when a function is staged: dtype, shape and device, with names for sizes known later."""
 
 from __future__ import annotations
 

@@ -140,15 +140,12 @@ def check_order(steps: Sequence[Step]) -> None:
     """Raise CompileError when a step reads a version that an earlier step has overwritten."""
     overwritten: dict[int, int] = {}
     for position, step in enumerate(steps):
-        own = {id(node) for node in results(step)}
         for node in reads(step):
             base = base_of(node)
-            if id(base) in overwritten and id(base) not in own:
+            if id(base) in overwritten and not _is_base_of_own(base, results(step)):
                 name = step.kernel.name if isinstance(step, Launch) else step.node.op.name
-                if not _is_base_of_own(base, results(step)):
-                    raise CompileError(
-                        f"memory: step {position} ({name}) reads {base} after step {overwritten[id(base)]} wrote over it."
-                    )
+                writer = overwritten[id(base)]
+                raise CompileError(f"memory: step {position} ({name}) reads {base} after step {writer} wrote over it.")
         for node in results(step):
             if node.op.in_place:
                 overwritten[id(base_of(node.srcs[0]))] = position

@@ -34,7 +34,8 @@ class Signature:
         for symbol in staged.symbols:
             if symbol not in bare:
                 raise ShapeError(
-                    f"compile: {self.name}: symbol {symbol!r} is the size of no axis by itself; give one argument an axis of exactly that size."
+                    f"compile: {self.name}: symbol {symbol!r} is the size of no axis by itself; give one argument an "
+                    f"axis of exactly that size."
                 )
 
     def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tensor], dict[str, int]]:

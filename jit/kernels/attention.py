@@ -110,13 +110,11 @@ class _Writer:
     # ---- one tile ---------------------------------------------------------------------------------------------------
 
     def _define_tile(self, name: str, heads: int, masked: bool) -> str:
-        """Define `void f(ptr keys, ptr values, ptr state, i64 count, ptr following)`: merge a tile into the state of
-        `heads` heads. Masked, only the first `count` positions exist; else all do and `count` is 32. The masked one
-        serves rows that generate, whose cache comes from far: it asks for the values and the following tile early."""
-        parameters = [("ptr", "keys"), ("ptr", "values"), ("ptr", "state"), ("i64", "count"), ("ptr", "following")]
-        with self.b.function(name, parameters, "noinline", internal=True) as (keys, values, state, count, following):
-            ahead = (values, following) if masked else None
-            scores = self._scores(keys, state, heads, ahead)
+        """Define `void f(ptr keys, ptr values, ptr state, i64 count)`: merge a tile into the state of `heads` heads.
+        Masked, only the first `count` positions exist; else all do and `count` is 32."""
+        parameters = [("ptr", "keys"), ("ptr", "values"), ("ptr", "state"), ("i64", "count")]
+        with self.b.function(name, parameters, "noinline", internal=True) as (keys, values, state, count):
+            scores = self._scores(keys, state, heads)
             masks = self._masks(count) if masked else [None, None]
             shrinks = [
                 self._weigh(state, head, scores[2 * head : 2 * head + 2], masks) for head in range(heads)
@@ -128,17 +126,14 @@ class _Writer:
     def _masks(self, count: Value) -> list[Value | None]:
         return [self.b.mask(self.b.isub(count, at), LANES) for at in (0, LANES)]
 
-    def _scores(self, keys: Value, state: Value, heads: int, ahead: tuple[Value, Value] | None) -> list[Value]:
-        """Two vectors per head: the dot products of its query with 32 keys. Row d asks for the 32 floats at 32d."""
+    def _scores(self, keys: Value, state: Value, heads: int) -> list[Value]:
+        """Two vectors per head: the dot products of its query with 32 keys."""
         b = self.b
         queries = [self.state.part(state, head, "query") for head in range(heads)]
 
         def element(d: Value, *sums: Value) -> list[Value]:
             at = b.gep("float", keys, b.imul(d, self.spec.page_size))
             halves = [b.load(F32, b.gep("float", at, i), 4) for i in (0, LANES)]
-            for block in ahead or ():
-                for line in (0, LANES):
-                    b.prefetch(b.gep("float", block, b.iadd(b.shl(d, 5), line)))
             following = []
             for head, query in enumerate(queries):
                 value = b.splat(b.load("float", b.gep("float", query, d)), LANES)
@@ -247,24 +242,16 @@ class _Writer:
             b.store(b.constant(F32, WORST), self.state.part(state, h, "largest"), 64)
 
     def _merge(self, function: str, state: Value, place: Place, kv_head: Value, tile: Value) -> None:
-        b = self.b
-        start = b.shl(tile, TILE.bit_length() - 1)
-        keys, values = self._tile(place, kv_head, start)
-        last = b.imul(b.udiv(place.position, TILE), TILE)
-        following, _ = self._tile(place, kv_head, b.imin(b.iadd(start, TILE), last))
-        count = b.imin(b.isub(b.iadd(place.position, 1), start), TILE)
-        b.call("void", function, keys, values, state, count, following)
-
-    def _tile(self, place: Place, kv_head: Value, start: Value) -> tuple[Value, Value]:
-        """The keys and values of the positions from `start` on."""
         b, spec = self.b, self.spec
+        start = b.shl(tile, TILE.bit_length() - 1)
         page = self.batch.page(place.sequence, b.udiv(start, spec.page_size))
         inside = b.urem(start, spec.page_size)
         plane = b.imul(b.iadd(b.imul(page, self.ints["layers"]), self.ints["layer"]), 2 * spec.kv_heads)
         block = spec.page_size * spec.head_dim
         keys = b.gep("float", self.cache, b.imul(b.iadd(plane, kv_head), block))
         values = b.gep("float", b.gep("float", keys, spec.kv_heads * block), b.imul(inside, spec.head_dim))
-        return b.gep("float", keys, inside), values
+        count = b.imin(b.isub(b.iadd(place.position, 1), start), TILE)
+        b.call("void", function, b.gep("float", keys, inside), values, state, count)
 
     def _finish(self, state: Value, row: Value, head: Value, place: Place) -> None:
         """accumulator / total; rows that no sequence owns are 0."""

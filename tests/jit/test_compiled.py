@@ -174,9 +174,9 @@ def test_calls_from_many_threads_do_not_share_an_arena(norm: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
-        (lambda: (asarray(numbers(3, 7)), asarray(numbers(8))), ShapeError, r"'x' has shape \(3, 7\): axis 1 is 7; expected 8"),
+        (lambda: (asarray(numbers(3, 7)), asarray(numbers(8))), ShapeError, "'x' has shape .* axis 1 is 7; expected 8"),
         (lambda: (asarray(numbers(8)), asarray(numbers(8))), ShapeError, "'x' has shape .* rank 1; expected rank 2"),
-        (lambda: (asarray(numbers(3, 8)).astype("float64"), asarray(numbers(8))), ValueError, "'x' has dtype float64; expected float32"),
+        (lambda: (asarray(numbers(3, 8)).astype("float64"), asarray(numbers(8))), ValueError, "'x' has dtype float64"),
         (lambda: (asarray(numbers(3, 8)), 3), TypeError, "'w': 3 is no tensor"),
         (lambda: (asarray(numbers(3, 8)),), ValueError, "found a tuple of 1; expected a tuple of 2"),
         (lambda: (asarray(numbers(3, 8)), [asarray(numbers(8))]), TypeError, "'w': a list is no tensor"),
