@@ -27,13 +27,19 @@ class _Pool:
 
     def take(self, size_class: int) -> np.ndarray[Any, Any]:
         with self.lock:
-            self.live_bytes += size_class
-            self.peak_bytes = max(self.peak_bytes, self.live_bytes)
             blocks = self.free.get(size_class)
             if blocks:
                 self.free_bytes -= size_class
+                self._count(size_class)
                 return blocks.pop()
-        return _aligned_block(size_class)
+        block = _aligned_block(size_class)  # may raise MemoryError: nothing is counted yet
+        with self.lock:
+            self._count(size_class)
+        return block
+
+    def _count(self, size_class: int) -> None:
+        self.live_bytes += size_class
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
     def give(self, size_class: int, block: np.ndarray[Any, Any]) -> None:
         with self.lock:
@@ -71,8 +77,9 @@ class Buffer:
     __slots__ = ("address", "num_bytes", "writable", "_block", "_size_class", "__weakref__")
 
     def __init__(self, num_bytes: int) -> None:
-        self._size_class = _size_class(num_bytes)
-        self._block = pool.take(self._size_class)
+        self._size_class = 0  # what __del__ gives back should the next line fail
+        self._block = pool.take(_size_class(num_bytes))
+        self._size_class = len(self._block)
         self.address: int = self._block.ctypes.data
         self.num_bytes = num_bytes
         self.writable = True

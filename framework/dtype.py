@@ -155,9 +155,11 @@ def scalar_dtype(value: PyScalar, other: DType | None) -> DType:
 
     Raises: DTypeError when the array's dtype cannot hold that kind of scalar.
     """
-    kind = type(value)
+    kind: type = type(value)
+    if kind not in _BY_PYTHON:
+        kind = next(base for base in _BY_PYTHON if isinstance(value, base))
     if other is None:
-        return _BY_PYTHON.get(kind, default_float)
+        return _BY_PYTHON[kind]
     if kind is bool or other.kind == "c":
         return other
     if kind is int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from plait.framework.dim import product
-from plait.framework.dtype import DType, as_dtype, bool_, default_float, promote
+from plait.framework.dtype import DType, as_dtype, bool_, default_float, promote, scalar_dtype
 from plait.framework.errors import DTypeError, IndexingError, ShapeError
 from plait.framework.graph import SYMBOLIC
 from plait.framework.op import Op
@@ -351,7 +351,7 @@ def where(condition: Any, x: Any, y: Any) -> Tensor:
 
 def clip(x: Any, min: Any = None, max: Any = None) -> Tensor:  # noqa: A002
     """x limited to [min, max]; either bound may be None."""
-    result = _as_operand(x, None)
+    result = asarray(x)
     if min is not None:
         result = maximum(result, min)
     return minimum(result, max) if max is not None else result
@@ -716,11 +716,19 @@ def paged_attention(
 
 def result_type(*values: Any) -> DType:
     """The dtype that the values promote to."""
-    tensors = [value if isinstance(value, Tensor | DType) else as_dtype(value) for value in values]
-    dtype = tensors[0].dtype if isinstance(tensors[0], Tensor) else tensors[0]
-    for value in tensors[1:]:
-        dtype = promote(dtype, value.dtype if isinstance(value, Tensor) else value)
+    dtype: DType | None = None
+    for weak in (False, True):  # arrays first: scalars follow them
+        for value in values:
+            if _is_weak(value) is weak:
+                other = scalar_dtype(value, dtype) if weak else as_dtype(getattr(value, "dtype", value))
+                dtype = other if dtype is None else promote(dtype, other)
+    if dtype is None:
+        raise DTypeError("result_type: no values were given; give at least one.")
     return dtype
+
+
+def _is_weak(value: Any) -> bool:
+    return isinstance(value, bool | int | float | complex) and not hasattr(value, "dtype")
 
 
 def astype(x: Tensor, dtype: Any, copy: bool = True) -> Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from plait.framework.dim import Dim, Size
 from plait.framework.errors import IndexingError, ShapeError
 from plait.framework.op import Shape
@@ -29,6 +31,8 @@ def is_basic(key: Any) -> bool:
 
 def _is_basic_entry(entry: Any) -> bool:
     if entry is None or entry is Ellipsis or isinstance(entry, slice | Dim):
+        return True
+    if isinstance(entry, np.integer):
         return True
     return not isinstance(entry, bool) and hasattr(entry, "__index__") and not hasattr(entry, "shape")
 

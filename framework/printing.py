@@ -22,4 +22,6 @@ def text(tensor: Tensor, name: str) -> str:
         values = values.astype(np.float32)
     prefix = f"{name}(" if name else ""
     body = np.array2string(values, separator=", " if name else " ", prefix=prefix)
-    return f"{prefix}{body}, {kind}, device={tensor.device})" if name else body
+    summarised = values.size > np.get_printoptions()["threshold"]
+    shape = f", shape={values.shape}" if summarised or (not values.size and values.shape != (0,)) else ""
+    return f"{prefix}{body}{shape}, {kind}, device={tensor.device})" if name else body

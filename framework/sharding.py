@@ -229,7 +229,7 @@ class NamedMapping:
                 raise ShapeError(
                     f"NamedMapping: {field} is the string {found!r}; expected a sequence. Write ({found!r},)."
                 )
-        spec = tuple(entry if entry is None or isinstance(entry, str) else tuple(entry) for entry in self.spec)
+        spec = tuple(tuple(entry) if isinstance(entry, list) else entry for entry in self.spec)
         object.__setattr__(self, "spec", spec)
         object.__setattr__(self, "unreduced", tuple(self.unreduced))
         named = [name for entry in spec for name in _names(entry)] + list(self.unreduced)
@@ -245,7 +245,7 @@ class NamedMapping:
             )
 
     def resolve(self, mesh: DeviceMesh | None = None) -> NamedMapping:
-        """This mapping with its mesh filled in: `mesh`, else its own, else the enclosing one; None where there is none."""
+        """This mapping with its mesh filled in: `mesh`, else its own, else the enclosing one; None without any."""
         return replace(self, mesh=self._mesh() if mesh is None else mesh)
 
     def _mesh(self) -> DeviceMesh | None:
@@ -307,7 +307,7 @@ class NamedMapping:
 def _names(entry: SpecEntry) -> tuple[str, ...]:
     if entry is None:
         return ()
-    return (entry,) if isinstance(entry, str) else entry
+    return entry if isinstance(entry, tuple) else (entry,)
 
 
 def _piece(size: int, entry: SpecEntry, mesh: DeviceMesh, at: tuple[int, ...]) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from the parent's current version, so a write through any view is seen by all. A
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -487,11 +488,23 @@ class Tensor:
 
     __rxor__ = __xor__
 
+    def __contains__(self, value: Any) -> bool:
+        return bool((self == value).any())
+
     def __lshift__(self, other: Any) -> Tensor:
         return binary(e.SHL, self, other)
 
     def __rshift__(self, other: Any) -> Tensor:
         return binary(e.SHR, self, other)
+
+    def __rlshift__(self, other: Any) -> Tensor:
+        return binary(e.SHL, other, self)
+
+    def __rrshift__(self, other: Any) -> Tensor:
+        return binary(e.SHR, other, self)
+
+    def __rdivmod__(self, other: Any) -> tuple[Tensor, Tensor]:
+        return other // self, other % self
 
     def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
         return binary(e.EQ, self, other)
@@ -552,6 +565,15 @@ class Tensor:
 
     def __ixor__(self, other: Any) -> Tensor:
         return self._update(self ^ other)
+
+    def __ilshift__(self, other: Any) -> Tensor:
+        return self._update(self << other)
+
+    def __irshift__(self, other: Any) -> Tensor:
+        return self._update(self >> other)
+
+    def __imatmul__(self, other: Any) -> Tensor:
+        return self._update(self @ other)
 
     # Reductions
 
@@ -787,6 +809,15 @@ def _expose(storage: Storage) -> None:
         storage.exposed = True
 
 
+class _Tracing(threading.local):
+    """Storages that a function being traced wrote symbolic values into, with their versions before, on this thread."""
+
+    writes: list[tuple[Storage, Node]] | None = None
+
+
+tracing = _Tracing()
+
+
 def _write_node(target: Tensor, op: Op, values: tuple[Tensor, ...], attrs: Attrs) -> None:
     storage = target._root()
     nodes = tuple(value.node() for value in values)
@@ -795,6 +826,8 @@ def _write_node(target: Tensor, op: Op, values: tuple[Tensor, ...], attrs: Attrs
         _write_now(storage, op, values, attrs)
         return
     base = storage.version
+    if depth >= SYMBOLIC and tracing.writes is not None:
+        tracing.writes.append((storage, base))
     storage.version = Node(op, (base, *nodes), attrs, base.shape, base.dtype, None, depth)
     if depth > MAX_DEPTH and depth < SYMBOLIC:
         del base, nodes
@@ -875,7 +908,7 @@ def _fancy_set(x: Tensor, key: Any, value: Any) -> None:
 
 
 def _rebuild(data: bytes, dtype: str, shape: tuple[int, ...]) -> Tensor:
-    return asarray(np.frombuffer(data, as_dtype(dtype).numpy).reshape(shape).copy())
+    return asarray(np.frombuffer(data, as_dtype(dtype).numpy).reshape(shape), copy=True)
 
 
 def from_numpy(array: Array) -> Tensor:
@@ -884,6 +917,8 @@ def from_numpy(array: Array) -> Tensor:
     A non-contiguous array is shared through its base's strides when it has one in C order; otherwise it is copied.
     """
     if not array.flags.c_contiguous or not array.flags.aligned or not array.dtype.isnative:
+        if array.flags.f_contiguous and array.flags.aligned and array.dtype.isnative:
+            return from_numpy(array.T).transpose()
         return _share_strided(array)
     dtype = as_dtype(array.dtype)
     tensor = Tensor._of(realized(Buffer.borrow(array), array.shape, dtype))
@@ -918,9 +953,11 @@ def asarray(data: Any, *, dtype: Any = None, device: Any = None, copy: bool | No
     if isinstance(data, Tensor):
         tensor = data
     elif isinstance(data, np.ndarray | np.generic):
-        tensor = from_numpy(np.array(data)) if copy or isinstance(data, np.generic) else from_numpy(data)
+        private = copy or isinstance(data, np.generic)
+        tensor = _private(data) if private else from_numpy(data)  # type: ignore[arg-type]
     elif hasattr(data, "__dlpack__"):
-        tensor = from_numpy(np.from_dlpack(data))
+        shared = np.from_dlpack(data)
+        tensor = _private(shared) if copy else from_numpy(shared)
     else:
         return _from_python(data, target)
     if target is not None and target is not tensor.dtype:
@@ -928,6 +965,12 @@ def asarray(data: Any, *, dtype: Any = None, device: Any = None, copy: bool | No
             raise ValueError(f"asarray: {tensor.dtype.name} to {target.name} needs a copy, and copy=False forbids it.")
         return tensor.astype(target)
     return tensor.copy() if copy and isinstance(data, Tensor) else tensor
+
+
+def _private(array: Array | np.generic) -> Tensor:
+    """A tensor that holds a copy of an array in memory nobody else sees."""
+    dtype = as_dtype(array.dtype)
+    return Tensor._of(realized(from_array(np.asarray(array), dtype), array.shape, dtype))
 
 
 def _from_python(data: Any, target: DType | None) -> Tensor:

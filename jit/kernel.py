@@ -8,6 +8,7 @@ cut the launch's units; a unit is computed the same way whoever computes it.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -113,6 +114,17 @@ class Launch:
             *(("int", size) for size in self.ints),
             *(("scalar", scalar) for scalar in self.scalars),
         ]
+
+
+def slot_value(kind: str, value: Any) -> int:
+    """One 8-byte argument of a concrete launch as the integer that has its bits."""
+    if kind == "operand":
+        assert value.node.buffer is not None, f"{value.node} is not realised"
+        return int(value.node.buffer.address)
+    if kind == "int":
+        return int(value)
+    number, dtype = value
+    return int(struct.unpack("<q", struct.pack("<d", number))[0]) if "float" in dtype else int(number)
 
 
 @dataclass(eq=False)

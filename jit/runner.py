@@ -24,8 +24,9 @@ from plait.framework.op import Op as Row
 from plait.jit import cache
 from plait.jit.fuse import Fuser, single_group
 from plait.jit.group import Group
-from plait.jit.kernel import Decline, Kernel, Launch
+from plait.jit.kernel import Decline, Kernel, Launch, slot_value
 from plait.jit.lower import lower
+from plait.jit.plan import Plans, structure
 from plait.jit.pool import shared_pool
 from plait.jit.target import host_target
 from plait.jit.view import base_of
@@ -68,14 +69,28 @@ class Runner:
         self._libraries: dict[int, Any] = {}
         self._background: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
+        self._plans = Plans()
+        self._ran: list[tuple[Launch, int]] = []
         os.register_at_fork(after_in_child=self._after_fork)
 
     def execute(self, nodes: list[Node], outputs: list[Node]) -> None:
         """Give every node of `outputs` a buffer. `nodes` holds all pending records they need, in program order."""
         held = held_outside(nodes, outputs)
+        key, batch = structure(nodes, held)
+        plan = None if config.debug >= 2 else self._plans.find(key)
+        if plan is not None:
+            for call in plan:
+                call.run(batch)
+            self.counters.kernels += len(plan)
+            return
         held |= {id(base_of(node)) for node in nodes if id(node) in held}
+        self._ran, before = [], self.counters.host_records
+        fused = True
         for group in Fuser(nodes, outputs, lambda node: id(node) in held).groups():
-            self._run_group(group, held)
+            fused &= self._run_group(group, held)
+        if fused and self.counters.host_records == before and not unhashable(key):
+            self._plans.keep(key, batch, self._ran)
+        self._ran = []  # a launch holds its operands' memory
 
     def wait(self) -> None:
         """Wait for every background compile."""
@@ -83,18 +98,21 @@ class Runner:
             if entry.future is not None:
                 entry.address = entry.future.result()
 
-    def _run_group(self, group: Group, held: set[int]) -> None:
+    def _run_group(self, group: Group, held: set[int]) -> bool:
+        """Run a group; whether it ran as it will from now on, rather than record by record until its code is there."""
         try:
-            launch = lower(group)
+            launch = None if group.nodes[0].op.in_place else lower(group)
         except Decline:
             launch = None
         if launch is not None and (address := self._code(group, launch)):
             self._launch(launch, address)
-        elif len(group.nodes) == 1:
+            return True
+        if len(group.nodes) == 1:
             self._host(group.nodes[0], held)
         else:
             for node in sorted(group.nodes, key=lambda node: node.seq):
                 self._run_group(single_group(node), held)
+        return launch is None
 
     def _code(self, group: Group, launch: Launch) -> int:
         """The address of the group's kernel, or 0 while it should run record by record."""
@@ -141,6 +159,7 @@ class Runner:
         start = time.perf_counter() if config.debug >= 2 else 0.0
         shared_pool().launch(address, 0, launch.extent, launch.grain, *slots)
         self.counters.kernels += 1
+        self._ran.append((launch, address))
         if config.debug >= 2:
             report(launch, time.perf_counter() - start)
 
@@ -162,15 +181,13 @@ class Runner:
         return compute(node, [self._array(source)], {})
 
 
-def slot_value(kind: str, value: Any) -> int:
-    """One 8-byte argument as the integer that has its bits."""
-    if kind == "operand":
-        assert value.node.buffer is not None, f"{value.node} is not realised"
-        return int(value.node.buffer.address)
-    if kind == "int":
-        return int(value)
-    number, dtype = value
-    return int(np.float64(number).view(np.int64)) if "float" in dtype else int(number)
+def unhashable(key: object) -> bool:
+    """Whether a structure cannot be a dict key: an attribute such as a slice is in it."""
+    try:
+        hash(key)
+    except TypeError:
+        return True
+    return False
 
 
 def report(launch: Launch, seconds: float) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from plait.framework import tree_utils
 from plait.framework.dim import Dim, symbols_of
+from plait.framework.dtype import int64
 from plait.framework.errors import CompileError
-from plait.framework.graph import CONST, INPUT, WEIGHT, Graph, Node, input_node, pending, weight_node
+from plait.framework.graph import CONST, INPUT, WEIGHT, Graph, Node, const, input_node, pending, weight_node
 from plait.framework.op import Spec
 from plait.framework.ops.elementwise import COPY
 from plait.framework.realize import realize_nodes
-from plait.framework.tensor import Tensor
+from plait.framework.tensor import Storage, Tensor, tracing
 from plait.jit.layout import BufferLayout, TensorLayout
 from plait.jit.view import base_of
 
@@ -94,12 +96,37 @@ def trace(
     ]
     tensors = [Tensor._of(node) for node in inputs]
     traced_args, traced_kwargs = tree_utils.unflatten(in_tree, tensors)
-    results, out_tree = _results(fn(*traced_args, **traced_kwargs))
-    stores = list(_stores(inputs, tensors))
+    start = const(0, int64).seq
     title = name or str(getattr(fn, "__name__", type(fn).__name__))
-    graph, forwarded = _close(title, inputs, [tensor.node() for tensor in results], stores)
+    with _undone_writes() as writes:
+        results, out_tree = _results(fn(*traced_args, **traced_kwargs))
+        stores = list(_stores(inputs, tensors))
+        _refuse_captured(writes, inputs, start)
+        graph, forwarded = _close(title, inputs, [tensor.node() for tensor in results], stores)
     out_layouts = [TensorLayout(node.dtype, node.shape) for node in graph.outputs]
     return StagedGraph(graph, layouts, names, in_tree, out_layouts, out_tree, forwarded, parameters)
+
+
+@contextmanager
+def _undone_writes() -> Iterator[list[tuple[Storage, Node]]]:
+    """Let tensors that outlive the trace keep no symbolic version, whatever happens in it."""
+    outer, tracing.writes = tracing.writes, []
+    try:
+        yield tracing.writes
+    finally:
+        for storage, before in reversed(tracing.writes):
+            storage.version = before
+        tracing.writes = outer
+
+
+def _refuse_captured(writes: list[tuple[Storage, Node]], inputs: list[Node], start: int) -> None:
+    """Raise CompileError when the function stores into a tensor that was there before it ran."""
+    for _, before in writes:
+        if before.seq < start and before.op is not WEIGHT and before not in inputs:
+            raise CompileError(
+                f"stage: the function stores into {before}, a tensor it closed over; a compiled call cannot do that. "
+                f"Pass the tensor as an argument with a BufferLayout."
+            )
 
 
 def positional_parameters(fn: Callable[..., Any]) -> list[str]:

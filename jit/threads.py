@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from functools import cache
 from pathlib import Path
 
 from plait.framework.config import config
@@ -18,10 +19,16 @@ def default_threads() -> int:
     Raises: ConfigError for a setting outside 1..1024.
     """
     if config.threads == 0:
-        return max(1, min(usable_cpus(), quota_cpus() or MAX_THREADS, MAX_THREADS))
+        return _available()
     if not 1 <= config.threads <= MAX_THREADS:
         raise ConfigError(f"threads: {config.threads} is not possible; expected 1 to {MAX_THREADS}. Set PLAIT_THREADS.")
     return config.threads
+
+
+@cache
+def _available() -> int:
+    """Asked for at every launch, read once: affinity and quota are those the process started with."""
+    return max(1, min(usable_cpus(), quota_cpus() or MAX_THREADS, MAX_THREADS))
 
 
 def usable_cpus() -> int:

@@ -6,16 +6,18 @@ strides cannot express. Such a reshape is a base itself: whoever reads it needs 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from plait.framework.dim import Size, product
 from plait.framework.graph import Node
 from plait.framework.op import Shape
 
+_remembered = lru_cache(4096)  # shapes repeat: what depends on them alone is worked out once
 
-@dataclass(frozen=True, eq=False)
-class View:
+
+class View(NamedTuple):
     """Elements of a base: offset and strides count elements of the base's contiguous memory."""
 
     base: Node
@@ -32,16 +34,24 @@ class View:
     def reshaped(self, shape: Shape) -> View | None:
         """The same elements in another shape; None when strides cannot express it."""
         strides = reshape_strides(self.shape, self.strides, shape)
-        return None if strides is None else replace(self, shape=shape, strides=strides)
+        return None if strides is None else View(self.base, self.offset, shape, strides)
 
     def broadcast(self, shape: Shape) -> View:
         """Axes align from the right; an axis of size 1 that widens gets stride 0."""
-        lead = len(shape) - len(self.shape)
-        kept = zip(self.shape, self.strides, shape[lead:], strict=True)
-        strides = tuple(0 if old == 1 and new != 1 else stride for old, stride, new in kept)
-        return replace(self, shape=shape, strides=(0,) * lead + strides)
+        if shape == self.shape:
+            return self
+        return View(self.base, self.offset, shape, broadcast_strides(self.shape, self.strides, shape))
 
 
+@_remembered
+def broadcast_strides(old: Shape, strides: tuple[Size, ...], new: Shape) -> tuple[Size, ...]:
+    """Axes align from the right; an axis that widens stands still."""
+    lead = len(new) - len(old)
+    kept = zip(old, strides, new[lead:], strict=True)
+    return (0,) * lead + tuple(0 if before == 1 and after != 1 else step for before, step, after in kept)
+
+
+@_remembered
 def contiguous_strides(shape: Shape) -> tuple[Size, ...]:
     """The strides of C order; as in NumPy an axis of size 0 counts as 1."""
     strides: list[Size] = []
@@ -52,8 +62,13 @@ def contiguous_strides(shape: Shape) -> tuple[Size, ...]:
     return tuple(reversed(strides))
 
 
-def merge_axes(shape: Shape, strides: list[tuple[Size, ...]]) -> tuple[Shape, list[tuple[Size, ...]]]:
+def merge_axes(shape: Shape, strides: Iterable[tuple[Size, ...]]) -> tuple[Shape, tuple[tuple[Size, ...], ...]]:
     """Drop axes of size 1 and merge neighbours that every row of `strides` walks as one; symbols merge by equality."""
+    return _merged(tuple(shape), tuple(strides))
+
+
+@_remembered
+def _merged(shape: Shape, strides: tuple[tuple[Size, ...], ...]) -> tuple[Shape, tuple[tuple[Size, ...], ...]]:
     kept = [axis for axis, size in enumerate(shape) if size != 1]
     sizes: list[Size] = []
     steps: list[list[Size]] = [[] for _ in strides]
@@ -67,14 +82,15 @@ def merge_axes(shape: Shape, strides: list[tuple[Size, ...]]) -> tuple[Shape, li
         sizes.append(size)
         for row, all_ in zip(steps, strides, strict=True):
             row.append(all_[axis])
-    return tuple(sizes), [tuple(row) for row in steps]
+    return tuple(sizes), tuple(tuple(row) for row in steps)
 
 
+@_remembered
 def reshape_strides(old: Shape, strides: tuple[Size, ...], new: Shape) -> tuple[Size, ...] | None:
     """NumPy's rule for a reshape without a copy: each run of new axes must cover one mergeable run of old axes."""
     if 0 in old or 0 in new:
         return contiguous_strides(new)
-    sizes, (steps,) = merge_axes(old, [strides])
+    sizes, (steps,) = merge_axes(old, (strides,))
     found: list[Size] = []
     rest = list(new)
     for size, step in zip(sizes, steps, strict=True):
@@ -98,10 +114,8 @@ def _expand(view: View, attrs: tuple[Any, ...]) -> View:
 
 
 def _permute(view: View, attrs: tuple[Any, ...]) -> View:
-    axes = attrs[0]
-    return replace(
-        view, shape=tuple(view.shape[axis] for axis in axes), strides=tuple(view.strides[axis] for axis in axes)
-    )
+    shape, strides = (tuple(items[axis] for axis in attrs[0]) for items in (view.shape, view.strides))
+    return View(view.base, view.offset, shape, strides)
 
 
 def _slice(view: View, attrs: tuple[Any, ...]) -> View:
@@ -115,7 +129,7 @@ def _slice(view: View, attrs: tuple[Any, ...]) -> View:
 
 def _as_strided(view: View, attrs: tuple[Any, ...]) -> View | None:
     offset, shape, strides = attrs
-    return View(view.base, view.offset + offset, shape, strides) if replace(view, offset=0).contiguous else None
+    return View(view.base, view.offset + offset, shape, strides) if view._replace(offset=0).contiguous else None
 
 
 _FOLD = {

@@ -30,8 +30,8 @@ class Embedding(Module):
     def forward(self, ids: Tensor) -> Tensor:
         return F.take(self.weight, ids, axis=0)
 
-    def tied_head(self) -> Linear:
-        """A head whose weight is this table: one buffer under two names."""
+    def tied_head(self, mode: str = "exact") -> Linear:
+        """A head whose weight is this table: one buffer under two names. It computes in float32, whatever the mode."""
         vocab_size, dim = self.weight.shape
         head = Linear.__new__(Linear)
         head.weight, head.bias, head.parallel = self.weight, None, None

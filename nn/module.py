@@ -20,11 +20,11 @@ from plait.framework.errors import ShapeError
 from plait.framework.graph import Graph, weight_node
 from plait.framework.sharding import NamedMapping
 from plait.framework.tensor import Tensor, from_numpy
-from plait.jit.compiled import CompiledCallable, Progress
+from plait.jit.compiled import CompiledCallable
 from plait.jit.stage import StagedGraph, stage
 
+Progress = Callable[[int, int], None]
 Lookup = Callable[[str, Tensor], Any]
-TIES = "plait.ties"  # metadata key of a saved file: "name=first name" per tied parameter, one a line
 
 
 class Slot(NamedTuple):
@@ -128,28 +128,15 @@ class Module:
         self.load_state(lambda name, current: state[name])
 
     def save(self, path: str | Path) -> None:
-        """Write the parameters to a safetensors file, a tied one once."""
-        first: dict[int, str] = {}
-        tensors, ties = {}, []
-        for name, tensor in self.parameters:
-            if id(tensor) in first:
-                ties.append(f"{name}={first[id(tensor)]}")
-            else:
-                first[id(tensor)] = name
-                tensors[name] = tensor
-        safetensors.save(path, tensors, {TIES: "\n".join(ties)} if ties else {})
+        """Write the parameters to a safetensors file, whole or not at all; a tied one once, under its names."""
+        safetensors.save(path, {name: tensor._host() for name, tensor in self.parameters})
 
     def load(self, path: str | Path, strict: bool = True) -> None:
-        """Read the parameters from a safetensors file, all or none; ties of the file are kept.
+        """Read the parameters from a safetensors file, all or none, without copying them.
 
         Raises: KeyError, ValueError as `load_state_dict`; FormatError for a file that is not sound.
         """
-        tensors = safetensors.load(path)
-        ties = safetensors.metadata(path).get(TIES, "")
-        for tie in filter(None, ties.split("\n")):
-            name, _, original = tie.partition("=")
-            tensors[name] = tensors[original]
-        self.load_state_dict(tensors, strict)
+        self.load_state_dict(safetensors.load(path), strict)
 
     def map_parameters(self, function: Callable[[str, Tensor], Tensor]) -> Self:
         """A copy of the module with every parameter replaced by `function(name, parameter)`; ties stay."""
@@ -229,7 +216,7 @@ class Module:
 class ModuleList(list[Any], Module):
     """A list of modules that is itself a child; its items are named by index."""
 
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment]
     __repr__ = Module.__repr__
 
     def __tree_flatten__(self) -> tuple[Any, None]:

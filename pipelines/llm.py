@@ -28,7 +28,7 @@ from plait.pipelines.sampling import SamplingParams
 from plait.pipelines.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
-Progress = Callable[[str], None]
+Progress = Callable[[str, int, int], None]  # stage, how much is done, of how much (0: unknown)
 
 
 @dataclass(frozen=True)
@@ -166,18 +166,18 @@ class LLM:
         self._ids = itertools.count()
         if self.options.threads is not None:
             config.threads = self.options.threads
-        note = progress or (lambda stage: None)
-        note("loading")
+        note = progress or (lambda stage, done, total: None)
         start = time.perf_counter()
-        file = GGUFFile.open(find_model(model))
+        path = find_model(model)
+        note("loading", 0, 0)
+        file = GGUFFile.open(path)
         self.tokenizer = Tokenizer.from_gguf(file.metadata)
         module: Any = load_model(file, mode=self.options.activation_mode, page_size=self.options.kv_cache_page_size)
         loaded = time.perf_counter()
-        note("compiling")
         self.max_length = self._checked_length(module)
-        self.engine = self._create_engine(module)
+        note("compiling", 0, 0)
+        self.engine = self._create_engine(module, lambda done, total: note("compiling", done, total))
         self.timings = Timings(loaded - start, time.perf_counter() - loaded)
-        note("ready")
 
     def _checked_length(self, module: LanguageModel) -> int:
         length = self.options.max_length or module.context_length
@@ -185,10 +185,10 @@ class LLM:
             raise ConfigError(f"max_length: {length} is over the model's context of {module.context_length} tokens.")
         return length
 
-    def _create_engine(self, module: LanguageModel) -> EngineCore:
+    def _create_engine(self, module: LanguageModel, progress: Callable[[int, int], None]) -> EngineCore:
         options = self.options
         pages = num_pages_for(module.cache_params, options.max_batch_size, self.max_length, memory_bytes())
-        runner = ModelRunner(module, pages)
+        runner = ModelRunner(module, pages, progress)
         runner.warm_up()
         return EngineCore(
             runner,
@@ -223,7 +223,7 @@ class LLM:
         if template is None:
             raise RequestError("messages: the model has no chat template; give the prompt as text.", param="messages")
         names = {"bos_token": self.tokenizer.bos_id, "eos_token": self.tokenizer.eos_id}
-        named = {key: self.tokenizer.token_name(i) for key, i in names.items() if i is not None}
+        named: dict[str, Any] = {key: self.tokenizer.token_name(i) for key, i in names.items() if i is not None}
         return render(template, messages, **named)
 
     def generate(

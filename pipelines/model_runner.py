@@ -19,12 +19,14 @@ Array = np.ndarray[Any, Any]
 class ModelRunner:
     """A model, compiled for any step, with its cache of `num_pages` pages."""
 
-    def __init__(self, model: LanguageModel, num_pages: int) -> None:
+    def __init__(
+        self, model: LanguageModel, num_pages: int, progress: Callable[[int, int], None] | None = None
+    ) -> None:
         self.cache_params = model.cache_params
         self.vocab_size = model.vocab_size
         self.num_pages = num_pages
         self.model = model
-        self.compiled: Callable[..., Any] = model.compile(*self.cache_params.layouts())
+        self.compiled: Callable[..., Any] = model.compile(*self.cache_params.layouts(), progress=progress)
         self.cache: Tensor = create_cache(self.cache_params, num_pages)
 
     def run(self, batch: Batch) -> Array:

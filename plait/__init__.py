@@ -6,10 +6,18 @@ This file lists the public names and wires the JIT into the framework; it is the
 from __future__ import annotations
 
 import math as _math
+import sys as _sys
+from pathlib import Path as _Path
 
 from plait.framework import config as _config
 
-_config.load_environment()
+try:
+    _config.load_environment()
+except ValueError as _error:
+    # The command line answers a bad PLAIT_* variable with one line; its own code only runs after this import.
+    if _sys.argv[:1] == ["-m"] and "plait" in _sys.orig_argv or _sys.argv[:1] and _Path(_sys.argv[0]).stem == "plait":
+        _sys.exit(f"plait: {_error}")
+    raise
 
 from plait.framework import random, tree_utils  # noqa: E402
 from plait.framework.creation import (  # noqa: E402

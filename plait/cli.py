@@ -228,17 +228,37 @@ def _lines() -> Iterator[str]:
 
 @contextmanager
 def _progress() -> Iterator[Any]:
-    """What happens before the first token: a spinner on a terminal, plain lines elsewhere."""
+    """What happens before the first token: bars on a terminal, one plain line per stage elsewhere."""
     if not sys.stderr.isatty():
-        yield lambda stage: stage == "ready" or _say(f"{stage} ...")
+        yield _PlainProgress()
         return
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (TextColumn("{task.description:<10}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("starting", total=None)
-        yield lambda stage: bars.update(task, description=stage)
+        tasks: dict[str, Any] = {}
+
+        def note(stage: str, done: int, total: int) -> None:
+            for other in tasks.keys() - {stage}:
+                bars.update(tasks[other], completed=1, total=1)
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=None)
+            bars.update(tasks[stage], completed=done, total=total or None)
+
+        yield note
+
+
+class _PlainProgress:
+    """Names each stage once."""
+
+    def __init__(self) -> None:
+        self.stage = ""
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if stage != self.stage:
+            self.stage = stage
+            _say(f"{stage} ...")
 
 
 def _say(line: str) -> None:

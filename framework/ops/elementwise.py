@@ -106,10 +106,10 @@ def remainder(a: Array, b: Array) -> Array:
 
 def convert(array: Array, dtype: DType) -> Array:
     """Cast as plait casts: float to integer truncates, saturates, and gives 0 for NaN."""
-    if dtype.kind in "iu" and array.dtype.kind not in "biuc":
-        return _saturate(array, dtype)
-    if array.dtype.kind == "c" and dtype.kind != "c":
+    if array.dtype.kind == "c" and dtype.kind not in "cb":
         array = array.real
+    if dtype.kind in "iu" and array.dtype.kind not in "biu":
+        return _saturate(array, dtype)
     with np.errstate(all="ignore"):
         return array.astype(dtype.numpy, copy=False)
 

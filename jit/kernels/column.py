@@ -67,7 +67,7 @@ def lower_column(outputs: Sequence[Node], inside: Sequence[Node]) -> Launch:
     dtypes = tuple(dtype for _, dtype in program.scalars)
     ranks = len(layout.outer), len(layout.reduced)
     key = PassKey(layout.plans, dtypes, tuple(program.steps), tuple(program.dtypes), results, *ranks)
-    key = replace(key, stash=choose_stash(Passes(key)))
+    key = replace(key, stash=choose_stash(key))
     kernel = Kernel(program_name(program.steps), ("column", key), lambda t, symbol: emit_column(key, t, symbol))
     extent = product(layout.outer) * ceil_div(layout.cols, BLOCK)
     grain = _grain(program, product(layout.reduced))
@@ -90,11 +90,11 @@ class _Layout:
     def __init__(self, program: Program, before: int, reduced: int) -> None:
         space, rows = program.space, [load.strides for load in program.loads]
         after = before + reduced
-        lead, lead_strides = merge_axes(space[:before], [row[:before] for row in rows])
-        tail, tail_strides = merge_axes(space[after:], [row[after:] for row in rows])
-        inner, inner_strides = merge_axes(space[before:after], [row[before:after] for row in rows])
+        lead, lead_strides = merge_axes(space[:before], tuple(row[:before] for row in rows))
+        tail, tail_strides = merge_axes(space[after:], tuple(row[after:] for row in rows))
+        inner, inner_strides = merge_axes(space[before:after], tuple(row[before:after] for row in rows))
         if 0 in tail:
-            tail, tail_strides = (0,), [(1,) for _ in rows]
+            tail, tail_strides = (0,), ((1,),) * len(rows)
         self.outer: Shape = (*lead, *tail[:-1])
         self.cols: Size = tail[-1]
         self.reduced: Shape = inner

@@ -76,13 +76,13 @@ def lower_map(outputs: Sequence[Node], inside: Sequence[Node]) -> Launch:
     return with_work(launch, program, product(sizes))
 
 
-def _merged(space: Shape, program: Program) -> tuple[Shape, list[tuple[Size, ...]]]:
+def _merged(space: Shape, program: Program) -> tuple[Shape, tuple[tuple[Size, ...], ...]]:
     """Sizes and each load's strides after merging; a space of one element is one contiguous axis."""
     rows = [load.strides for load in program.loads]
     if 0 in space:
-        return (0,), [(1,) for _ in rows]
-    sizes, merged = merge_axes(space, [contiguous_strides(space), *rows])
-    return (sizes, merged[1:]) if sizes else ((1,), [(1,) for _ in rows])
+        return (0,), ((1,),) * len(rows)
+    sizes, merged = merge_axes(space, (contiguous_strides(space), *rows))
+    return (sizes, merged[1:]) if sizes else ((1,), ((1,),) * len(rows))
 
 
 def _grain(program: Program, inner: Size, strip: int) -> int:

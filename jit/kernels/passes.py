@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from plait.framework.graph import Node
 from plait.framework.op import TABLE, Shape
@@ -17,6 +18,7 @@ from plait.jit.kernel import Decline, Fused, Ref
 from plait.jit.kernels.loops import LoadPlan
 from plait.jit.kernels.program import EXPENSIVE, Program, Step, require_code
 
+Dtypes = tuple[str, ...]
 ROW_REDUCTIONS = frozenset("sum prod max min any all argmax argmin".split())
 
 
@@ -125,8 +127,10 @@ class Passes:
         return {step for earlier in range(number) for step in self.needed(earlier, cut)}
 
 
-def choose_stash(passes: Passes) -> tuple[tuple[int, int], ...]:
+@cache
+def choose_stash(key: PassKey) -> tuple[tuple[int, int], ...]:
     """Costly values of an early pass that a later one needs, in the memory of a result written no sooner than that."""
+    passes = Passes(key)
     chosen: dict[int, int] = {}
     for step in reversed(range(len(passes.key.steps))):
         if passes.key.steps[step][0] not in EXPENSIVE or not passes.full[step]:
@@ -144,9 +148,14 @@ def choose_stash(passes: Passes) -> tuple[tuple[int, int], ...]:
 
 def require_expressions(program: Program) -> None:
     """Raises: Decline when a step has no code for its dtypes."""
-    kinds = {"in": [load.dtype for load in program.loads], "scalar": [dtype for _, dtype in program.scalars]}
-    kinds["step"] = program.dtypes
-    for name, refs, attrs in program.steps:
+    inputs, scalars = tuple(load.dtype for load in program.loads), tuple(dtype for _, dtype in program.scalars)
+    _require(inputs, scalars, tuple(program.dtypes), tuple(program.steps))
+
+
+@cache
+def _require(inputs: Dtypes, scalars: Dtypes, results: Dtypes, steps: tuple[Step, ...]) -> None:
+    kinds = {"in": inputs, "scalar": scalars, "step": results}
+    for name, refs, attrs in steps:
         dtypes = tuple(kinds[kind][index] for kind, index in refs)
         if name in ROW_REDUCTIONS:
             if dtypes[0] in ("float16", "bfloat16") or dtypes[0] not in REGISTER_TYPES:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from plait.framework.dim import Size, product
@@ -81,14 +81,7 @@ class Program:
         return Fused(inputs, scalars, tuple(self.steps), tuple(outputs))
 
     def _frame(self, shape: Shape) -> Frame:
-        """The frame of a shape that equals the space, or the space without its reduced axes, axes of size 1 apart."""
-        walked = list(range(len(self.space)))
-        if _sizes(shape) != _sizes(self.space):
-            walked = [k for k in walked if k not in self.reduced]
-        if _sizes(shape) != _sizes(tuple(self.space[k] for k in walked)):
-            raise Decline("outputs_differ_in_shape")
-        axes = iter([axis for axis, size in enumerate(shape) if size != 1])
-        return tuple(next(axes) if k in walked and size != 1 else -1 for k, size in enumerate(self.space))
+        return outer_frame(shape, self.space, self.reduced)
 
     def _value(self, node: Node, frame: Frame) -> Ref:
         key = id(node), frame
@@ -120,7 +113,7 @@ class Program:
         if base.op is CONST:
             return self._scalar(base)
         if id(base) in self.inside and base.op is not IOTA:
-            return self._value(base, inner_frame(base, view.offset, strides, self.space))
+            return self._value(base, inner_frame(base.shape, view.offset, strides, self.space))
         return self._load(base, view.offset, strides, id(base) in self.inside)
 
     def _load(self, base: Node, offset: Size, strides: tuple[Size, ...], counts: bool) -> Ref:
@@ -158,31 +151,58 @@ class Program:
 
     def _reduce(self, node: Node, frame: Frame) -> Ref:
         """The operand of a reduction is evaluated over the whole space, its reduced axes along the space's."""
-        axes, keepdims = node.attrs
         source = node.srcs[0].shape
-        kept = [axis for axis in range(len(source)) if keepdims or axis not in axes]
-        walked = [kept[axis] if axis >= 0 else -1 for axis in frame]
-        rest = [axis for axis in sorted(axes) if source[axis] != 1]
-        for k in self.reduced:
-            if walked[k] >= 0 or (self.space[k] != 1 and not (rest and source[rest[0]] == self.space[k])):
-                raise Decline("reduces_other_axes")
-            walked[k] = rest.pop(0) if self.space[k] != 1 else -1
-        if rest or any(axis < 0 and size != 1 for axis, size in zip(walked, self.space, strict=True)):
+        walked = reduced_frame(source, *node.attrs, frame, self.space, self.reduced)
+        return self._step(node, node.op.name, (self._operand(node.srcs[0], source, walked),))
+
+
+@lru_cache(4096)
+def outer_frame(shape: Shape, space: Shape, reduced: tuple[int, ...]) -> Frame:
+    """The frame of a shape that equals the space, or the space without its reduced axes, axes of size 1 apart.
+
+    Raises: Decline.
+    """
+    walked = list(range(len(space)))
+    if _sizes(shape) != _sizes(space):
+        walked = [k for k in walked if k not in reduced]
+    if _sizes(shape) != _sizes(tuple(space[k] for k in walked)):
+        raise Decline("outputs_differ_in_shape")
+    axes = iter([axis for axis, size in enumerate(shape) if size != 1])
+    return tuple(next(axes) if k in walked and size != 1 else -1 for k, size in enumerate(space))
+
+
+@lru_cache(4096)
+def reduced_frame(
+    source: Shape, axes: tuple[int, ...], keepdims: bool, frame: Frame, space: Shape, reduced: tuple[int, ...]
+) -> Frame:
+    """The frame of a reduction's operand, from the frame of its result.
+
+    Raises: Decline unless it reduces just the axes of the space that are reduced.
+    """
+    kept = [axis for axis in range(len(source)) if keepdims or axis not in axes]
+    walked = [kept[axis] if axis >= 0 else -1 for axis in frame]
+    rest = [axis for axis in sorted(axes) if source[axis] != 1]
+    for k in reduced:
+        if walked[k] >= 0 or (space[k] != 1 and not (rest and source[rest[0]] == space[k])):
             raise Decline("reduces_other_axes")
-        return self._step(node, node.op.name, (self._operand(node.srcs[0], source, tuple(walked)),))
+        walked[k] = rest.pop(0) if space[k] != 1 else -1
+    if rest or any(axis < 0 and size != 1 for axis, size in zip(walked, space, strict=True)):
+        raise Decline("reduces_other_axes")
+    return tuple(walked)
 
 
-def inner_frame(base: Node, offset: Size, strides: tuple[Size, ...], space: Shape) -> Frame:
-    """How the axes of the space walk a record that is read with these strides.
+@lru_cache(4096)
+def inner_frame(shape: Shape, offset: Size, strides: tuple[Size, ...], space: Shape) -> Frame:
+    """How the axes of the space walk a record of a shape that is read with these strides.
 
     Raises: Decline unless each axis of the record is walked whole, by one axis of the space.
     """
-    left = {axis: stride for axis, stride in enumerate(contiguous_strides(base.shape)) if base.shape[axis] != 1}
+    left = {axis: stride for axis, stride in enumerate(contiguous_strides(shape)) if shape[axis] != 1}
     frame: list[int] = []
     for size, stride in zip(space, strides, strict=True):
         found = -1
         if size != 1 and stride != 0:
-            found = next((axis for axis, own in left.items() if own == stride and base.shape[axis] == size), -2)
+            found = next((axis for axis, own in left.items() if own == stride and shape[axis] == size), -2)
             if found == -2:
                 raise Decline("moved_between_records")
             del left[found]
@@ -224,7 +244,7 @@ def _reads(consumer: Node, producer: Node) -> tuple[bool, bool]:
             continue
         view = view.broadcast(consumer.shape)
         try:
-            inner_frame(producer, view.offset, view.strides, view.shape)
+            inner_frame(producer.shape, view.offset, view.strides, view.shape)
         except Decline:
             return False, spread
         spread = spread or product(view.shape) != product(producer.shape)

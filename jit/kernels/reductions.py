@@ -26,6 +26,13 @@ class Reduction:
         return "int64" if self.name.startswith("arg") else self.dtype
 
     @property
+    def state_dtypes(self) -> list[str]:
+        """What memory holds a state as, per value."""
+        if self.name.startswith("arg"):
+            return [self.dtype, "int64"]
+        return [self.dtype, "bool"] if self._is_float and self.name in ("max", "min") else [self.dtype]
+
+    @property
     def restarts(self) -> bool:
         """Whether each chunk starts anew, so that long float sums keep their accuracy."""
         return self.name in ("sum", "prod")

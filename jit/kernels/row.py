@@ -7,7 +7,7 @@ chunks being added in order: the bits depend on the row alone, not on the target
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from plait.framework.dim import Size, product
 from plait.framework.graph import Node
@@ -45,33 +45,49 @@ from plait.jit.view import merge_axes
 CHUNK = 4096  # elements after which the accumulators of sums start anew
 
 
+@dataclass(eq=False)
+class RowPlan:
+    """What a row kernel is made of. `ints` are its arguments; `rows` and `cols` count."""
+
+    program: Program
+    key: PassKey
+    ints: list[Size]
+    rows: Size
+    cols: Size
+
+
 def lower_row(outputs: Sequence[Node], inside: Sequence[Node]) -> Launch:
     """One launch that computes `outputs`; its unit is a row: one result of each reduction.
 
     Raises: Decline.
     """
+    plan = plan_rows(outputs, inside)
+    key, program = plan.key, plan.program
+    kernel = Kernel(program_name(program.steps), ("row", key), lambda target, symbol: emit_row(key, target, symbol))
+    operands, grain = pointers(program, outputs), _grain(program, plan.cols)
+    launch = Launch(kernel, operands, list(outputs), plan.ints, program.scalars, plan.rows, grain, "row")
+    return with_work(launch, program, plan.rows * plan.cols)
+
+
+def plan_rows(outputs: Sequence[Node], inside: Sequence[Node]) -> RowPlan:
+    """Raises: Decline."""
     shape, axes = reduction_space(inside)
     kept = [axis for axis in range(len(shape)) if axis not in axes]
     space = tuple(shape[axis] for axis in (*kept, *axes))
     program = Program(space, inside, tuple(range(len(kept), len(shape))))
     trailing = axes == tuple(range(len(kept), len(shape)))
-    results = [_result(program, node, trailing) for node in outputs]
+    results = tuple(_result(program, node, trailing) for node in outputs)
     require_expressions(program)
     rows, cols = _sides(space, len(kept), program)
     plans = tuple(load_plan(load, inner) for load, inner in zip(program.loads, cols.strides, strict=True))
     dtypes = tuple(dtype for _, dtype in program.scalars)
-    key = PassKey(
-        plans, dtypes, tuple(program.steps), tuple(program.dtypes), tuple(results), len(rows.sizes), len(cols.sizes)
-    )
-    key = replace(key, stash=choose_stash(Passes(key)))
+    ranks = len(rows.sizes), len(cols.sizes)
+    key = PassKey(plans, dtypes, tuple(program.steps), tuple(program.dtypes), results, *ranks)
     ints: list[Size] = [*rows.sizes, product(cols.sizes), *cols.sizes]
     for load, outer, inner in zip(program.loads, rows.strides, cols.strides, strict=True):
         ints.extend(load_ints(load, outer, inner))
-    kernel = Kernel(program_name(program.steps), ("row", key), lambda target, symbol: emit_row(key, target, symbol))
-    extent = product(space[: len(kept)])
-    grain = _grain(program, product(cols.sizes))
-    launch = Launch(kernel, pointers(program, outputs), list(outputs), ints, program.scalars, extent, grain, "row")
-    return with_work(launch, program, product(space))
+    key = replace(key, stash=choose_stash(key))
+    return RowPlan(program, key, ints, product(space[: len(kept)]), product(cols.sizes))
 
 
 def _result(program: Program, node: Node, trailing: bool) -> Result:
@@ -86,19 +102,19 @@ def _result(program: Program, node: Node, trailing: bool) -> Result:
 class _Side:
     """Some axes of the space, merged, with each load's strides along them."""
 
-    def __init__(self, sizes: Shape, strides: list[tuple[Size, ...]]) -> None:
+    def __init__(self, sizes: Shape, strides: Sequence[tuple[Size, ...]]) -> None:
         self.sizes, self.strides = sizes, strides
 
 
 def _sides(space: Shape, kept: int, program: Program) -> tuple[_Side, _Side]:
     """Rows, merged as far as all loads agree; columns, one axis for each load that walks them as one."""
     every = [load.strides for load in program.loads]
-    rows, row_strides = merge_axes(space[:kept], [strides[:kept] for strides in every])
+    rows, row_strides = merge_axes(space[:kept], tuple(strides[:kept] for strides in every))
     cols = tuple(size for size in space[kept:] if size != 1)
     inner: list[tuple[Size, ...]] = []
     for strides in every:
         walked = tuple(stride for stride, size in zip(strides[kept:], space[kept:], strict=True) if size != 1)
-        merged, (steps,) = merge_axes(cols, [walked])
+        merged, (steps,) = merge_axes(cols, (walked,))
         inner.append(steps if len(merged) == 1 else walked)
     if not cols or 0 in cols:
         moves = [not cols or any(stride != 0 for stride in strides[kept:]) for strides in every]
@@ -115,20 +131,25 @@ def emit_row(key: PassKey, target: Target, symbol: str) -> str:
     """The kernel's module."""
     b = Builder(target)
     with b.function(symbol) as (args, lo, hi):
-        kernel = _Row(b, key, args)
+        kernel = RowBody(b, key, args)
         b.loop(lo, hi, 1, kernel.row)
     return b.text()
 
 
-class _Row:
-    """The body of a row kernel. `lines` holds the line values known so far, as scalars."""
+class RowBody:
+    """The body of a row kernel. `lines` holds the line values known so far, as scalars.
 
-    def __init__(self, b: Builder, key: PassKey, args: Value) -> None:
+    `extra` pointers lie between the results and the ints.
+    """
+
+    def __init__(self, b: Builder, key: PassKey, args: Value, extra: int = 0) -> None:
         self.b, self.key, self.passes = b, key, Passes(key)
         self.stash = dict(key.stash)
         reads = sum(not plan.counts for plan in key.inputs)
         self.results = [b.slot(args, reads + k) for k in range(len(key.results))]
         first = reads + len(key.results)
+        self.extra = [b.slot(args, first + k) for k in range(extra)]
+        first += extra
         self.sizes = [b.slot(args, first + k, "i64") for k in range(key.outer)]
         self.cols = b.slot(args, first + key.outer, "i64")
         inner = [b.slot(args, first + key.outer + 1 + k, "i64") for k in range(key.inner)]
@@ -144,30 +165,31 @@ class _Row:
 
     def row(self, row: Value) -> None:
         """Everything for one row."""
-        b, key = self.b, self.key
-        self.streams = self.loads.streams(unflatten(b, row, self.sizes))
-        self.targets = [
-            b.gep(memory_element(r.dtype), pointer, b.imul(row, self.cols) if r.full else row)
-            for r, pointer in zip(key.results, self.results, strict=True)
-        ]
-        self.lines = dict(self.scalars)
-        count = self.passes.count
-        for number in range(count + 1):
-            if number == 0:
-                self._load_lines()
-            for step in self.passes.line_steps(number):
-                Evaluator(self.x[1], key.steps, self.lines).value(("step", step))
-            if number < count:
-                self._pass(number)
-        for result, target in zip(key.results, self.targets, strict=True):
+        self.start(row)
+        for number in range(self.passes.count):
+            self._pass(number)
+            self._line_steps(number + 1)
+        for result, target in zip(self.key.results, self.targets, strict=True):
             if not result.full:
                 self.x[1].store(self.lines[result.ref], target)
 
-    def _load_lines(self) -> None:
-        """Loads that stand still along the row. A row without elements must not read them."""
-        still = [k for k, plan in enumerate(self.key.inputs) if plan.still]
-        for k in still:
-            self.lines["in", k] = self.streams[k].at(self.x[1], self.b.index(0), None)
+    def start(self, row: Value) -> None:
+        """Point at a row, and compute the line values that need no pass."""
+        b = self.b
+        self.streams = self.loads.streams(unflatten(b, row, self.sizes))
+        self.targets = [
+            b.gep(memory_element(r.dtype), pointer, b.imul(row, self.cols) if r.full else row)
+            for r, pointer in zip(self.key.results, self.results, strict=True)
+        ]
+        self.lines = dict(self.scalars)
+        for k, plan in enumerate(self.key.inputs):
+            if plan.still:
+                self.lines["in", k] = self.streams[k].at(self.x[1], b.index(0), None)
+        self._line_steps(0)
+
+    def _line_steps(self, number: int) -> None:
+        for step in self.passes.line_steps(number):
+            Evaluator(self.x[1], self.key.steps, self.lines).value(("step", step))
 
     def _spread(self, lanes: int) -> dict[Ref, Typed]:
         """The line values in every lane."""
@@ -175,20 +197,17 @@ class _Row:
 
     def _pass(self, number: int) -> None:
         reductions = self.passes.reductions(number)
-        if not reductions and not self.passes.stores(number):
-            return
-        spread = {lanes: self._spread(lanes) for lanes in self.x}
-        block = self._block(number, spread)
         if not reductions:
-            span(self.b, LANES, 0, self.cols, lambda lanes, i, mask: block(lanes, i, mask))
+            if self.passes.stores(number):
+                span(self.b, LANES, 0, self.cols, self.block(number))
             return
         kinds = [Reduction(self.key.steps[s][0], self.passes.operand_dtype(s)) for s in reductions]
-        totals = self._accumulate(kinds, reductions, block)
-        for kind, step, state in zip(kinds, reductions, totals, strict=True):
+        for kind, step, state in zip(kinds, reductions, self.totals(number, kinds), strict=True):
             self.lines["step", step] = kind.value(self.b, kind.across(self.b, state), self.cols)
 
-    def _block(self, number: int, spread: dict[int, dict[Ref, Typed]]) -> Callable[..., Evaluator]:
+    def block(self, number: int) -> Callable[[int, Value, Value | None], Evaluator]:
         """Emits what a pass does to one block of columns: read back, evaluate, store, stash."""
+        spread = {lanes: self._spread(lanes) for lanes in self.x}
         earlier = self.passes.needed_before(number, self.stash)
         needed = self.passes.needed(number, self.stash)
         loads = loads_needed(self.passes, number, self.stash)
@@ -215,22 +234,27 @@ class _Row:
     def _store(self, x: ExpressionBuilder, value: Typed, place: int, i: Value, mask: Value | None) -> None:
         x.store(value, self.b.gep(memory_element(value.dtype), self.targets[place], i), mask)
 
-    def _accumulate(
-        self, kinds: list[Reduction], steps: list[int], block: Callable[..., Evaluator]
-    ) -> list[list[Value]]:
-        """The lanes of every reduction over the whole row."""
-        b = self.b
+    def taker(self, number: int, kinds: Sequence[Reduction]) -> Callable[..., list[Value]]:
+        """Emits how the states take in one block of columns."""
+        b, block = self.b, self.block(number)
+        steps = self.passes.reductions(number)
         starts = [kind.start(b, LANES) for kind in kinds]
 
         def take(i: Value, mask: Value | None, *flat: Value) -> list[Value]:
             values = block(LANES, i, mask)
             positions = b.iadd(b.splat(i, LANES), b.iota(LANES))
-            states = split_like(flat, starts)
             made = [
                 kind.update(b, state, values.value(self.key.steps[s][1][0]).value, positions, mask)
-                for kind, s, state in zip(kinds, steps, states, strict=True)
+                for kind, s, state in zip(kinds, steps, split_like(flat, starts), strict=True)
             ]
             return flatten(made)
+
+        return take
+
+    def totals(self, number: int, kinds: Sequence[Reduction]) -> list[list[Value]]:
+        """The lanes of every reduction of a pass over the whole row."""
+        b, take = self.b, self.taker(number, kinds)
+        starts = [kind.start(b, LANES) for kind in kinds]
 
         def chunk(first: Value, *flat: Value) -> list[Value]:
             totals = split_like(flat, starts)

@@ -25,7 +25,7 @@ class Rows:
 
 def _one_axis(shape: Shape, strides: tuple[Size, ...], alone: Size) -> Size:
     """The stride of the axes merged into one; `alone` where there is a single element."""
-    _, (steps,) = merge_axes(shape, [strides])
+    _, (steps,) = merge_axes(shape, (strides,))
     if len(steps) > 1:
         raise Decline("rows_layout")
     return steps[0] if steps else alone

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from plait.jit.kernel import Launch
 from plait.jit.kernels.attention import lower_attention
+from plait.jit.kernels.gather import lower_qtake, lower_take
 from plait.jit.kernels.quantize import lower_quantize_rows
-from plait.jit.kernels.ragged import lower_kv_store, lower_qtake, lower_rope, lower_take
+from plait.jit.kernels.ragged import lower_kv_store, lower_rope
 
 # Each is called as lowering(node); paged_attention also takes quantized=, the quantize_rows record it stores instead.
 LOWERINGS: dict[str, Callable[..., Launch]] = {

@@ -68,10 +68,22 @@ def _prefetch(b: Builder, layout: BlockLayout, at: Value) -> None:
 
 
 def _dot4(b: Builder, bits: int, total: Value, codes: Value, activations: Value) -> Value:
-    """Four products per lane. pmaddubsw saturates at 16 bits, which pairs of 8-bit codes can pass, of 4-bit not."""
-    if bits == 4 and b.target.triple.startswith("x86") and b.width >= 8 and not b.target.has_vnni:
-        return b.iadd(total, b.concat([_pairs_avx2(b, codes, activations, first) for first in (0, 32)]))
-    return b.dot4(total, codes, activations)
+    """Four products per lane, exact.
+
+    Without VNNI, AVX2's pmaddubsw adds two products and saturates at 16 bits. Pairs of 7-bit codes cannot reach that,
+    so the eighth bit goes apart.
+    """
+    if not b.target.triple.startswith("x86") or b.width < 8 or b.target.has_vnni:
+        return b.dot4(total, codes, activations)
+    if bits == 4:
+        return b.iadd(total, _products_avx2(b, codes, activations))
+    low = _products_avx2(b, b.band(codes, 127), activations)
+    high = _products_avx2(b, b.lshr(codes, 7), activations)
+    return b.iadd(b.iadd(total, low), b.shl(high, 7))
+
+
+def _products_avx2(b: Builder, codes: Value, activations: Value) -> Value:
+    return b.concat([_pairs_avx2(b, codes, activations, first) for first in (0, 32)])
 
 
 def _pairs_avx2(b: Builder, codes: Value, activations: Value, first: int) -> Value:

@@ -16,6 +16,7 @@ from plait.framework.errors import FormatError
 from plait.framework.tensor import Tensor
 from plait.nn.attention import Attention
 from plait.nn.kv_cache import CacheParams, PagedCacheValues
+from plait.nn.linear import Product
 from plait.nn.mlp import GatedMLP
 from plait.nn.module import Module, ModuleList
 from plait.nn.norm import RMSNorm
@@ -121,9 +122,13 @@ class Llama(Module):
             interleaved=True,
             scale=_linear(config.rope_factor),
         )
-        self.layers = ModuleList(Block(config, types, mode, page_size, layer) for layer in range(config.num_layers))
+        self.layers: list[Block] = ModuleList(
+            Block(config, types, mode, page_size, layer) for layer in range(config.num_layers)
+        )
         self.norm = RMSNorm(config.dim, config.epsilon)
-        if "output.weight" in types:
+        self.is_tied = "output.weight" not in types
+        self.head: Product
+        if not self.is_tied:
             self.head = create_linear(types, ["output"], config.dim, [config.vocab_size], mode=mode)
         else:
             self.head = self.embedding.tied_head(mode)
@@ -148,14 +153,14 @@ class Llama(Module):
         x = self.embedding(tokens)  # (T, E)
         for layer in self.layers:
             x = layer(x, step, self.rope)
-        last = F.take(x, row_offsets[1:] - 1)  # (S, E)
-        return self.head(self.norm(last))
+        logits: Tensor = self.head(self.norm(F.take(x, row_offsets[1:] - 1)))  # of the last rows, (S, V)
+        return logits
 
 
 def sources(model: Llama) -> Sources:
     """Which tensors fill which module."""
     named: dict[str, list[str]] = {"embedding": ["token_embd"], "norm": ["output_norm"], "rope": []}
-    if model.head.weight is not model.embedding.weight:
+    if not model.is_tied:
         named["head"] = ["output"]
     for layer in range(model.config.num_layers):
         for path, names in _BLOCK_SOURCES.items():

@@ -24,7 +24,7 @@ from plait.framework.sharding import (
     shard_bounds,
 )
 
-GRID = DeviceMesh(range(6), (2, 3), ("dp", "tp"))
+GRID = DeviceMesh(tuple(range(6)), (2, 3), ("dp", "tp"))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_mesh_counts_row_major() -> None:
 
 
 def test_a_mesh_is_simulated_single_or_neither() -> None:
-    simulated, single = DeviceMesh(["cpu"] * 4, (4,), ("tp",)), DeviceMesh.single("cpu")
+    simulated, single = DeviceMesh(("cpu",) * 4, (4,), ("tp",)), DeviceMesh.single("cpu")
     assert [mesh.is_simulated for mesh in (simulated, single, GRID)] == [True, False, False]
     assert [mesh.is_single for mesh in (simulated, single, GRID)] == [False, True, False]
     assert single.axis_names == ("_",)
@@ -120,7 +120,7 @@ def test_several_axes_cut_one_after_the_other_major_first() -> None:
     for dp, half in enumerate(halves):
         for tp, piece in enumerate(np.array_split(half, 3)):
             assert np.arange(11)[mapping.bounds((11,), (dp, tp))].tolist() == piece.tolist()
-    swapped = NamedMapping((("tp", "dp"),), GRID)
+    swapped = NamedMapping((["tp", "dp"],), GRID)  # type: ignore[arg-type]
     assert swapped.bounds((12,), {"tp": 1}) == (slice(4, 6),)
     with pytest.raises(ShapeError, match="expected the mesh's order"):
         swapped.placements()
@@ -141,7 +141,7 @@ def test_the_mesh_comes_from_the_enclosing_context_each_time() -> None:
 
 
 def test_resolve_prefers_the_mesh_it_is_given() -> None:
-    other = DeviceMesh(["cpu"] * 2, (2,), ("tp",))
+    other = DeviceMesh(("cpu",) * 2, (2,), ("tp",))
     with mesh_context(GRID):
         assert NamedMapping(("tp",), GRID).resolve(other).local_shape((4,), (1,)) == (2,)
         assert NamedMapping(("tp",)).resolve(other).mesh is other

@@ -402,3 +402,55 @@ def test_threads_that_find_no_free_frame_get_their_own(norm: Any) -> None:
         host_calls.compute = real
     assert shapes == [(2, 8), (6, 8), (10, 8)]
     assert len(compiled._native.frames) == 3
+
+
+# ---- random programs -------------------------------------------------------------------------------------------------
+
+
+def random_function(seed: int) -> Any:
+    """A function of rows (T, 8), a row (8,) and a buffer (4, 8) that mixes views, broadcasts, reductions and writes."""
+
+    def fn(x: Tensor, w: Tensor, cache: Tensor) -> list[Tensor]:
+        rng = random.Random(seed)
+        rows, single = [x, x * 0.5], [w]
+        for _ in range(rng.randrange(4, 14)):
+            a, b, r = rng.choice(rows), rng.choice(rows), rng.choice(single)
+            match rng.randrange(9):
+                case 0:
+                    rows.append(a + b)
+                case 1:
+                    rows.append(F.tanh(a) * r)
+                case 2:
+                    single.append(a.sum(0) * 0.1)
+                case 3:
+                    rows.append(a - a.mean(-1, keepdims=True))
+                case 4:
+                    local = a.copy()
+                    local[:, 2:6] = b[:, ::-1][:, 0:4]
+                    rows.append(local)
+                case 5:
+                    cache[rng.randrange(4)] = F.tanh(r)
+                case 6:
+                    single.append(cache[rng.randrange(4)] + r)
+                case 7:
+                    rows[rng.randrange(len(rows))] = a.reshape((a.shape[0] * 2, 4)).reshape((a.shape[0], 8))
+                case 8:
+                    cache[1:3, 0:4] = cache[0:2, 4:8] * 0.5
+        return [rows[-1], single[-1], rng.choice(rows), cache]
+
+    return fn
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_programs_give_what_the_interpreter_gives(seed: int) -> None:
+    layouts = (ROWS, TensorLayout("float32", (8,)), BufferLayout("float32", (4, 8)))
+    compiled = compile(random_function(seed))(*layouts)
+    for rows in (1, 6, 33):
+        found = {}
+        for jit in (0, 1):
+            with override(jit=jit):
+                cache = asarray(numbers(4, 8, seed=3))
+                results = compiled(asarray(numbers(rows, 8)), asarray(numbers(8, seed=1)), cache)
+                found[jit] = [np.array(tensor.numpy()) for tensor in (*results, cache)]
+        for wanted, got in zip(found[0], found[1], strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)

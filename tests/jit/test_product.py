@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from plait.framework.blocks import FORMATS, quantize_rows
-from plait.framework.graph import Node
+from plait.framework.dim import evaluate, symbol
+from plait.framework.dtype import uint8
+from plait.framework.graph import INPUT, Node
 from plait.jit.kernel import Decline, Fused, Launch, Operand
 from plait.jit.kernels.product import ProductSpec, lower_product
 from plait.jit.kernels.quantize import lower_quantize_rows
@@ -251,3 +253,17 @@ def test_a_right_operand_may_lie_in_any_way(n: int, k: int) -> None:
     for kind in ("rows", "columns"):
         np.testing.assert_array_equal(run(float_product(kind, x, w)[0]), wanted)
     np.testing.assert_array_equal(run(matmul(leaf(x), every_other)[0]), wanted)
+
+
+def test_rows_may_be_symbolic() -> None:
+    """The launch of T rows and of 7 rows are the same kernel, with T in its extent and its ints."""
+    t, w = symbol("T"), weight("q4_1", 48, 64)
+    spec = ProductSpec("q4_1", int8=True)
+    x = Node(INPUT, (), (0, "x", False), (t, 80), uint8)
+    result = record("qmatmul_int8", x, w, attrs=("q4_1",))
+    launch = lower_product(spec, x, [Operand(w, spec.packing)], [], result)
+    fixed, _ = block_product("q4_1", random_rows(7, 64), w, int8=True)
+    assert launch.kernel.key == fixed.kernel.key
+    assert [evaluate(size, {"T": 7}) for size in launch.ints] == fixed.ints
+    assert evaluate(launch.extent, {"T": 7}) == fixed.extent
+    assert evaluate(launch.extent, {"T": 0}) == 0

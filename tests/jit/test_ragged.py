@@ -9,7 +9,8 @@ import pytest
 
 from plait.framework.graph import Node
 from plait.jit.kernel import Decline
-from plait.jit.kernels.ragged import lower_kv_store, lower_qtake, lower_rope, lower_take
+from plait.jit.kernels.gather import lower_qtake, lower_take
+from plait.jit.kernels.ragged import lower_kv_store, lower_rope
 from plait.jit.target import virtual
 from tests.jit.poisoned import leaf, machine_code, record, run, value
 from tests.jit.test_packing import raw_rows

@@ -13,6 +13,7 @@ from plait.framework.graph import Node, input_node
 from plait.jit.compile_ir import compile_ir
 from plait.jit.kernel import Decline, Launch
 from plait.jit.kernels.row import lower_row
+from plait.jit.kernels.split import lower_split_rows
 from plait.jit.target import virtual
 from tests.jit.launching import Array, assert_within, expected, leaf, op, pending_of, run, scalar
 
@@ -192,6 +193,25 @@ def test_casts_around_a_reduction() -> None:
     with pytest.raises(Decline, match="sum_of_float16"):
         narrow = op("sum", half, attrs=LAST)
         lower_row([narrow], [narrow])
+
+
+@pytest.mark.parametrize("name", ["sum", "max", "argmin"])
+@pytest.mark.parametrize("shape", [(1, 2**18 + 4099), (3, 2**18)])
+def test_split_rows_have_the_bits_of_whole_rows(name: str, shape: tuple[int, int]) -> None:
+    array = np.random.default_rng(4).standard_normal(shape).astype(np.float32)
+    array[0, 70000] = array[0, 200000] = -9
+    total = op(name, op("neg", leaf(array)), attrs=LAST)
+    y = op("add", total, scalar(2, total.dtype))
+    inside = pending_of(y)
+    first, second = lower_split_rows([y], inside)
+    states = dict(zip(map(id, first.results), run(first, cuts=(0.3, 0.6)), strict=True))
+    assert np.array_equal(run(second, arrays=states)[0], run(lower_row([y], inside))[0])
+
+
+def test_short_rows_are_not_split() -> None:
+    y = op("sum", leaf(positive((4, 100))), attrs=LAST)
+    with pytest.raises(Decline, match="rows_are_many_or_short"):
+        lower_split_rows([y], [y])
 
 
 def test_symbolic_rows_share_the_kernel() -> None:

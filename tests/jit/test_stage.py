@@ -158,6 +158,30 @@ def test_an_error_inside_propagates_and_leaves_nothing_behind() -> None:
     assert ops(stage(lambda x: x + 1)(ROWS)) == ["add"]
 
 
+def test_storing_into_a_captured_tensor_is_refused_and_leaves_it_as_it_was() -> None:
+    captured = asarray(np.zeros(4, np.float32))
+
+    def fn(x: Tensor) -> Tensor:
+        captured[:] = x[0]
+        return captured + 1
+
+    with pytest.raises(CompileError, match="a tensor it closed over"):
+        stage(fn)(ROWS)
+    np.testing.assert_array_equal(captured.numpy(), np.zeros(4))
+
+
+def test_an_error_after_a_store_leaves_captured_tensors_as_they_were() -> None:
+    captured = asarray(np.zeros(4, np.float32))
+
+    def fn(x: Tensor) -> Tensor:
+        captured[:] = x[0]
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        stage(fn)(ROWS)
+    np.testing.assert_array_equal((captured + 1).numpy(), np.ones(4))
+
+
 def test_observing_a_value_while_tracing_is_refused() -> None:
     with pytest.raises(TypeError, match="while its function is traced"):
         stage(lambda x: x + x.sum().item())(ROWS)

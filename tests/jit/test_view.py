@@ -93,8 +93,8 @@ def test_as_strided_counts_from_the_storage() -> None:
 
 
 def test_merge_axes_needs_every_row_to_agree() -> None:
-    assert merge_axes((2, 1, 3, 4), [(12, 7, 4, 1), (0, 7, 0, 0)]) == ((24,), [(1,), (0,)])
-    assert merge_axes((2, 3, 4), [(12, 4, 1), (0, 4, 1)]) == ((2, 12), [(12, 1), (0, 1)])
+    assert merge_axes((2, 1, 3, 4), ((12, 7, 4, 1), (0, 7, 0, 0))) == ((24,), ((1,), (0,)))
+    assert merge_axes((2, 3, 4), ((12, 4, 1), (0, 4, 1))) == ((2, 12), ((12, 1), (0, 1)))
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1, 1)])
