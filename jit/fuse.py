@@ -115,10 +115,25 @@ class Fuser:
             return "no_lowering"
         if group.kind == "product":
             fits = all(is_identity(view, node) for view in views) and node.shape == group.space
+            fits = fits and not any(reader.op in _PRODUCTS for reader in readers)  # an operand is needed whole
             return None if fits else "other_elements"
         if group.kind == "map":
-            return None if all(can_join(reader, node) for reader in readers) else "other_elements"
+            fits = all(can_join(reader, node) for reader in readers) or self._follows_a_reduction(node, group, views)
+            return None if fits else "other_elements"
         return None if all(self._lines_up(view, node, group) for view in views) else "other_elements"
+
+    def _follows_a_reduction(self, node: Node, group: Group, views: list[View]) -> bool:
+        """Whether an expression of row values comes from a reduction of the group's space, which will join after it."""
+        source = node
+        while source.op.family == "elementwise":
+            above = [src for src in map(base_of, source.srcs) if self._may_join(src, node) or src.op.family == "reduce"]
+            if not above:
+                return False
+            source = max(above, key=lambda src: src.seq)
+        if source.op.family != "reduce" or id(source) not in self.pending:
+            return False
+        kind, space, reduced = self._reduction(source)
+        return kind == "row" and space == group.space and all(_row_value(view, node, space, reduced) for view in views)
 
     def _quantized_store(self, node: Node, readers: list[Node], group: Group, views: list[View]) -> bool:
         """quantize_rows takes its only producer with it when that one ends a product or an attention kernel."""

@@ -100,7 +100,8 @@ class Block(Module):
 
     def forward(self, x: Tensor, cache: PagedCacheValues, rope: RotaryEmbedding) -> Tensor:
         x = x + self.attention(self.attention_norm(x), cache, rope)
-        return x + self.mlp(self.mlp_norm(x))
+        result: Tensor = x + self.mlp(self.mlp_norm(x))
+        return result
 
 
 class Llama(Module):

@@ -17,7 +17,7 @@ from plait.framework.interpreter import compute, constant
 from plait.framework.op import TABLE, Spec
 from plait.jit import cache
 from plait.jit.kernel import Launch
-from plait.jit.target import host_target
+from plait.jit.target import host_target, virtual
 from plait.jit.view import base_of
 
 Array = np.ndarray[Any, Any]
@@ -61,8 +61,12 @@ def run(
     sizes: Mapping[str, int] | None = None,
     arrays: Mapping[int, Array] | None = None,
     cuts: Sequence[float] = (),
+    march: str | None = None,
 ) -> list[Array]:
-    """The results. `cuts` split the units at these fractions, and the parts run last to first."""
+    """The results. `cuts` split the units at these fractions, and the parts run last to first.
+
+    `march` compiles for that machine instead of this one, which must be able to run its code.
+    """
     sizes = sizes or {}
     buffers: dict[int, Buffer] = {}
     for node in launch.results:
@@ -75,7 +79,7 @@ def run(
             assert given is not None or operand.node.buffer is not None, f"{operand.node} has no memory"
             addresses[id(operand.node)] = given.ctypes.data if given is not None else operand.node.buffer.address
     block = b"".join(_slot(kind, value, addresses, sizes) for kind, value in launch.slots())
-    target = host_target()
+    target = virtual(march) if march else host_target()
     library = cache.get(launch.kernel.name, launch.kernel.emit(target, launch.kernel.symbol), target)
     function = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64)(
         library.symbol(launch.kernel.symbol)

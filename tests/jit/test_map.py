@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,10 @@ def test_every_layout_of_every_dtype(name: str) -> None:
         check(op(combine, other, operand))
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (0,), (17,), (1025,), (3, 0), (5, 33), (2, 3, 7), (2, 1, 3, 5), (2, 2, 2, 2, 3)])
+SHAPES = [(), (1,), (0,), (17,), (1025,), (3, 0), (5, 33), (2, 3, 7), (2, 1, 3, 5), (2, 2, 2, 2, 3)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_every_rank_with_a_broadcast(shape: tuple[int, ...]) -> None:
     x, y = leaf(numbers(float32, shape)), leaf(numbers(float32, shape[-1:]))
     check(op("sub", op("mul", x, y), scalar(0.5, "float32")))
@@ -174,9 +178,25 @@ def test_the_text_compiles_for_other_machines(march: str) -> None:
         assert compile_ir(kernel.name, kernel.emit(target, kernel.symbol), target)
 
 
+NARROW = pytest.mark.skipif("x86-64" not in platform.machine().replace("_", "-"), reason="runs code for older x86 machines")
+
+
+@NARROW
+@pytest.mark.parametrize("march", ["haswell", "x86-64-v2", "x86-64"])
+def test_narrow_machines_give_the_same_bits(march: str) -> None:
+    for name in REAL:
+        combine = "logical_xor" if name == "bool" else "add"
+        operands = layouts(DTYPES[name])
+        y = op(combine, op(combine, operands["contiguous"], operands["transposed"]), operands["reversed"])
+        launch = lower_map([y], pending_of(y))
+        (found,) = run(launch, march=march)
+        assert_within(found, expected(y), 0)
+
+
 # NumPy runs these.
 INTERPRETED = [(name, "float64") for name in ("pow", "mod", "floordiv")] + [("pow", "int32"), ("pow", "int64")]
-ELEMENTWISE: list[Any] = [row for row in TABLE.values() if row.family == "elementwise" and row.name not in ("cast", "copy")]
+ROWS = [row for row in TABLE.values() if row.family == "elementwise"]
+ELEMENTWISE: list[Any] = [row for row in ROWS if row.name not in ("cast", "copy")]
 
 
 @pytest.mark.parametrize("row", ELEMENTWISE, ids=str)

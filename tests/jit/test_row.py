@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 
 import numpy as np
@@ -12,13 +13,15 @@ from plait.framework.dtype import DTYPES, float32
 from plait.framework.graph import Node, input_node
 from plait.jit.compile_ir import compile_ir
 from plait.jit.kernel import Decline, Launch
+from plait.jit.kernels.column import lower_column
 from plait.jit.kernels.row import lower_row
+from plait.jit.kernels.skeletons import Lowering
 from plait.jit.kernels.split import lower_split_rows
 from plait.jit.target import virtual
 from tests.jit.launching import Array, assert_within, expected, leaf, op, pending_of, run, scalar
 
 REDUCTIONS = ["sum", "prod", "max", "min", "argmax", "argmin"]
-NUMERIC = [name for name in DTYPES if DTYPES[name].kind in "iuf" and DTYPES[name] not in (DTYPES["float16"], DTYPES["bfloat16"])]
+NUMERIC = [name for name in DTYPES if DTYPES[name].kind in "iuf" and name not in ("float16", "bfloat16")]
 LAST = ((1,), True)
 
 
@@ -245,3 +248,15 @@ def test_the_text_compiles_for_other_machines(march: str) -> None:
         y = op(name, leaf(positive((2, 40))), attrs=LAST)
         kernel = lower_row([y], [y]).kernel
         assert compile_ir(kernel.name, kernel.emit(target, kernel.symbol), target)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="runs code for older x86 machines")
+@pytest.mark.parametrize("march", ["haswell", "x86-64-v2"])
+@pytest.mark.parametrize("lowering", [lower_row, lower_column])
+def test_reductions_have_the_same_bits_on_narrow_machines(march: str, lowering: Lowering) -> None:
+    x = leaf(np.random.default_rng(5).standard_normal((300, 70)).astype(np.float32))
+    axes = ((1,), False) if lowering is lower_row else ((0,), False)
+    for name in REDUCTIONS:
+        y = op(name, x, attrs=axes)
+        launch = lowering([y], [y])
+        assert np.array_equal(run(launch)[0], run(launch, march=march)[0]), name
