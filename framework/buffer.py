@@ -23,7 +23,7 @@ class _Pool:
         self.free_bytes = 0
         self.live_bytes = 0
         self.peak_bytes = 0
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a collection under the lock may free another buffer
 
     def take(self, size_class: int) -> np.ndarray[Any, Any]:
         with self.lock:

@@ -5,7 +5,10 @@ This file lists the public names and wires the JIT into the framework; it is the
 
 from __future__ import annotations
 
+import importlib as _importlib
 import math as _math
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 import sys as _sys
 from pathlib import Path as _Path
 
@@ -175,6 +178,31 @@ from plait.framework.graph import Node as _Node  # noqa: E402
 from plait.framework.realize import install_executor as _install_executor  # noqa: E402
 
 
+_LAZY = {
+    "BufferLayout": "plait.jit.layout",
+    "TensorLayout": "plait.jit.layout",
+    "compile": "plait.jit.compile",
+    "stage": "plait.jit.stage",
+}
+_LAZY_MODULES = ("jit", "nn", "pipelines")
+
+if _TYPE_CHECKING:
+    from plait.jit.compile import compile  # noqa: A004
+    from plait.jit.layout import BufferLayout, TensorLayout
+    from plait.jit.stage import stage
+
+
+def __getattr__(name: str) -> _Any:
+    """What needs the compiler is imported when it is first asked for."""
+    if name in _LAZY:
+        value = getattr(_importlib.import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
+    if name in _LAZY_MODULES:
+        return _importlib.import_module(f"plait.{name}")
+    raise AttributeError(f"plait has no {name!r}; see plait.__all__ for what it has.")
+
+
 class _Deferred:
     """Brings the JIT in at the first record that runs, so that `import plait` does not pay for LLVM."""
 
@@ -191,7 +219,11 @@ __version__ = "0.1.0"
 pi, e, inf, nan, newaxis = _math.pi, _math.e, _math.inf, _math.nan, None
 
 __all__ = [
+    "BufferLayout",
     "Device",
+    "TensorLayout",
+    "compile",
+    "stage",
     "Tensor",
     "arange",
     "asarray",

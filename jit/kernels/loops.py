@@ -46,7 +46,7 @@ def stride_class(stride: Size) -> str:
 class LoadPlan:
     """A load as the kernel's structure knows it.
 
-    walk   how vectors walk it: "1", "0", "n" for any stride, "g" for several axes
+    walk   how vectors walk it: "1", "0", "n" for any stride, "g" for several axes, "h" for several whose last is dense
     still  it does not move along the axes that the kernel reduces
     """
 
@@ -76,15 +76,35 @@ class Stream:
             return x.load_splat(plan.dtype, self.start)
         if plan.walk == "1":
             return x.load(plan.dtype, b.gep(element, self.start, i), mask)
+        if plan.walk in "gh" and mask is None and x.lanes > 1:
+            return self._within_last_axis(x, i)
         return x.gather(plan.dtype, b.gep(element, self.start, self._offsets(b, i, x.lanes)), mask)
 
     def _offsets(self, b: Builder, i: Value, lanes: int) -> Value:
         positions = i if lanes == 1 else b.iadd(b.splat(i, lanes), b.iota(lanes))
-        if self.plan.walk == "g":
+        if self.plan.walk in "gh":
             return self._general(b, positions)
         if self.plan.walk == "0":
             return b.constant(positions.type, 0)
         return positions if self.plan.walk == "1" else b.imul(positions, b.splat(self.strides[0], lanes))
+
+    def _within_last_axis(self, x: ExpressionBuilder, i: Value) -> Typed:
+        """Most vectors do not leave the last axis: one division for all lanes instead of one each."""
+        b, dtype, last = x.b, self.plan.dtype, self.sizes[-1]
+        element = memory_element(dtype)
+
+        def inside() -> list[Value]:
+            first = b.gep(element, self.start, self._general(b, i))
+            if self.plan.walk == "h":
+                return [x.load(dtype, first).value]
+            steps = b.imul(b.iota(x.lanes), b.splat(self.strides[-1], x.lanes))
+            return [x.gather(dtype, b.gep(element, first, steps)).value]
+
+        def across() -> list[Value]:
+            return [x.gather(dtype, b.gep(element, self.start, self._offsets(b, i, x.lanes))).value]
+
+        fits = b.icmp("sle", b.iadd(b.urem(i, last), x.lanes), last)
+        return Typed(b.if_(fits, inside, across)[0], dtype)
 
     def _general(self, b: Builder, flat: Value) -> Value:
         total = b.constant(flat.type, 0)
@@ -97,7 +117,7 @@ class Stream:
 
 def load_plan(load: Load, inner: Sequence[Size]) -> LoadPlan:
     """`inner` are the strides along the inner axes: one where they merge."""
-    walk = stride_class(inner[0]) if len(inner) == 1 else "g"
+    walk = stride_class(inner[0]) if len(inner) == 1 else "h" if inner[-1] == 1 else "g"
     return LoadPlan(load.dtype, walk, load.counts, walk == "0")
 
 
@@ -120,7 +140,7 @@ class LoadReader:
         for plan in plans:
             base = None if plan.counts else b.slot(args, next(pointers))
             numbers = self._ints(args, outer + 1)
-            open_strides = {"n": 1, "g": len(self.inner)}.get(plan.walk, 0)
+            open_strides = {"n": 1, "g": len(self.inner), "h": len(self.inner)}.get(plan.walk, 0)
             self.rows.append((base, numbers, self._ints(args, open_strides)))
 
     def _ints(self, args: Value, count: int) -> list[Value]:

@@ -254,7 +254,7 @@ def test_take_equals_numpys(data: st.DataObject) -> None:
 
 
 def test_take_outside_the_axis_is_an_error_at_the_call() -> None:
-    with pytest.raises(IndexError, match=r"take.*3 .*3 entries"):
+    with pytest.raises(IndexError, match=r"take: indices reach 0 .. 3; the axis has 3 entries"):
         pl.take(pl.arange(3), [0, 3])
 
 

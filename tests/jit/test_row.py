@@ -91,6 +91,8 @@ def test_several_axes_walked_across() -> None:
     check(op("sum", x, attrs=((2, 3), False)))
     check(op("max", x, attrs=((0, 1, 2, 3), False)), ulp=0)
     check(op("sum", leaf(positive((4, 3, 5))), attrs=((0, 2), False)))
+    check(op("sum", leaf(positive((3, 2, 70))), attrs=((0, 2), False)))
+    check(op("max", op("permute", leaf(positive((50, 3, 4))), attrs=((1, 2, 0),)), attrs=((0, 2), False)), ulp=0)
 
 
 def test_bits_do_not_depend_on_the_layout() -> None:
