@@ -97,9 +97,11 @@ def block_format(name: str) -> BlockFormat:
 
 def quantize_rows(x: Array) -> Array:
     """float32 rows (..., K) -> uint8 rows (..., K + K / 4): K int8 codes, then per 32 columns a float32 scale, then
-    per 32 columns the float32 product of that scale and the sum of its codes. Codes round half to even."""
+    per 32 columns the float32 product of that scale and the sum of its codes. The scale is the smallest that keeps codes
+    within -128 and 127; codes round half to even."""
     blocks = np.ascontiguousarray(x, np.float32).reshape(*x.shape[:-1], x.shape[-1] // BLOCK, BLOCK)
-    scale = np.abs(blocks).max(axis=-1) / np.float32(127)
+    scale = np.maximum(blocks.max(axis=-1) / np.float32(127), blocks.min(axis=-1) / np.float32(-128))
+    scale = scale + np.float32(0)  # -0 becomes 0
     with np.errstate(divide="ignore"):
         inverse = np.where(scale == 0, np.float32(0), np.float32(1) / scale)
     codes = np.rint(blocks * inverse[..., None]).astype(np.int8)

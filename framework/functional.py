@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from plait.framework.dim import product
-from plait.framework.dtype import DType, as_dtype, bool_, default_float, promote, scalar_dtype
+from plait.framework.dtype import DType, accumulator, as_dtype, bool_, default_float, promote, scalar_dtype
 from plait.framework.errors import DTypeError, IndexingError, ShapeError
 from plait.framework.graph import SYMBOLIC
 from plait.framework.op import Op
@@ -442,7 +442,9 @@ def _along(op: Op, x: Any, axis: int | None) -> Tensor:
         tensor, axis = tensor.reshape(-1), 0
     if op is r.CUMSUM and tensor.dtype.kind in "biu":
         tensor = tensor.astype("uint64" if tensor.dtype.kind == "u" else "int64", copy=False)
-    return record(op, (tensor,), normalize_axes(op.name, axis, tensor.ndim))
+    wide = tensor.astype(accumulator(tensor.dtype), copy=False)
+    result = record(op, (wide,), normalize_axes(op.name, axis, tensor.ndim))
+    return result if op is r.ARGSORT else result.astype(tensor.dtype, copy=False)
 
 
 # Shape

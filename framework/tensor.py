@@ -721,7 +721,13 @@ def reduce(op: Op, x: Tensor, axis: Axis, keepdims: bool, dtype: Any = None) -> 
     axes = normalize_axes(op.name, axis, x.ndim)
     target = as_dtype(dtype) if dtype is not None else _reduced_dtype(op, x.dtype)
     inside = accumulator(target)
-    return record(op, (x.astype(inside, copy=False),), (axes, bool(keepdims))).astype(target, copy=False)
+    result = record(op, (x.astype(inside, copy=False),), (axes, bool(keepdims)))
+    if inside is not target and op in _LIMITS and any(isinstance(x.shape[i], int) and x.shape[i] == 0 for i in axes):
+        return constant(r.limit(target, _LIMITS[op]), target).broadcast_to(result.shape).copy()  # not float32's limit
+    return result.astype(target, copy=False)
+
+
+_LIMITS = {r.MAX: "min", r.MIN: "max"}
 
 
 def _reduced_dtype(op: Op, dtype: DType) -> DType:

@@ -204,9 +204,7 @@ def _match(treedef: TreeDef, value: Any, path: str, found: list[Any], met: list[
     seen, children = _look(treedef, value, met)
     problem = None if treedef.kind == "leaf" else _mismatch(treedef, seen)
     if problem is not None:
-        raise ValueError(
-            f"flatten_up_to: at {path!r} {problem}; give a tree that has this structure down to its leaves."
-        )
+        raise ValueError(f"flatten_up_to: at {path!r} {problem}; give a tree of this structure down to its leaves.")
     if treedef.kind not in ("static", "ref"):
         met.append(value)
     if treedef.kind == "leaf":

@@ -132,8 +132,8 @@ class Fuser:
             source = max(above, key=lambda src: src.seq)
         if source.op.family != "reduce" or id(source) not in self.pending:
             return False
-        kind, space, reduced = self._reduction(source)
-        return kind == "row" and space == group.space and all(_row_value(view, node, space, reduced) for view in views)
+        _, space, reduced = self._reduction(source)
+        return space == group.space and all(_row_value(view, node, space, reduced) for view in views)
 
     def _quantized_store(self, node: Node, readers: list[Node], group: Group, views: list[View]) -> bool:
         """quantize_rows takes its only producer with it when that one ends a product or an attention kernel."""
@@ -179,9 +179,9 @@ class Fuser:
 
     def _reduce_misfit(self, node: Node, group: Group, views: list[View]) -> str | None:
         kind, space, reduced = self._reduction(node)
-        if kind != "row" or group.kind not in ("map", "row"):
+        if group.kind not in ("map", kind):
             return "no_lowering"
-        if group.kind == "row":
+        if group.kind == kind:
             fits = group.space == space and group.reduced == reduced
         else:
             rows = tuple(1 if axis in reduced else size for axis, size in enumerate(space))
@@ -194,7 +194,7 @@ class Fuser:
     def _lines_up(self, view: View, node: Node, group: Group) -> bool:
         if node.shape == group.space:
             return is_identity(view, node)
-        if group.kind == "row":
+        if group.kind in ("row", "column"):
             return _is_row_shape(node.shape, group.space, group.reduced) and _row_value(
                 view, node, group.space, group.reduced
             )

@@ -51,7 +51,7 @@ def structure(nodes: list[Node], held: set[int]) -> tuple[Hashable, Batch]:
             if id(src) not in places and (src.buffer is not None or src.op.family == "leaf"):
                 places[id(src)] = len(batch)
                 batch.append(src)
-                leaves.append((src.shape, src.dtype, None if src.buffer is not None else (type(src.attrs[0]), src.attrs)))
+                leaves.append((src.shape, src.dtype, None if src.buffer is not None else _exactly(src.attrs)))
     records: list[Hashable] = []
     for node in nodes:
         operands = tuple([places[id(src)] for src in node.srcs])
@@ -59,6 +59,12 @@ def structure(nodes: list[Node], held: set[int]) -> tuple[Hashable, Batch]:
         places[id(node)] = len(batch)
         batch.append(node)
     return (tuple(leaves), tuple(records)), batch
+
+
+def _exactly(attrs: tuple[Hashable, ...]) -> Hashable:
+    """A scalar as a key of its bits: 0.0 and -0.0 are equal and give different results, and so are 1, 1.0 and True."""
+    value = attrs[0]
+    return (type(value), attrs) if value and type(value) is not complex else repr(attrs)
 
 
 class Plans:

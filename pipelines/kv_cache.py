@@ -14,8 +14,9 @@ from plait.framework.tensor import Tensor, from_numpy
 from plait.nn.kv_cache import CacheParams
 
 MEMORY_SHARE = 0.25  # of the smaller of the cgroup's limit and the free memory
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_CGROUPS = Path("/sys/fs/cgroup")
 _MEMINFO = "/proc/meminfo"
+_UNKNOWN_BYTES = 4 << 30  # taken where the system does not tell
 
 
 class PagePool:
@@ -84,22 +85,32 @@ def create_cache(params: CacheParams, num_pages: int) -> Tensor:
 
 def memory_bytes() -> int:
     """The smaller of the cgroup's memory limit and the memory that is free now."""
-    limits = [_read_int(path) for path in _CGROUP_LIMITS]
+    limits = [_read_int(path) for path in _limit_files()]
     return min(value for value in (*limits, _free_memory()) if value is not None)
 
 
-def _read_int(path: str) -> int | None:
-    try:
-        text = Path(path).read_text().strip()
-    except OSError:
-        return None
+def _limit_files() -> list[Path]:
+    """Where the limits of this process's group and of every group above it stand, in both versions of cgroups."""
+    files = [_CGROUPS / "memory.max", _CGROUPS / "memory/memory.limit_in_bytes"]
+    for line in _read("/proc/self/cgroup").splitlines():
+        if line.startswith("0::"):
+            parts = [part for part in line[3:].split("/") if part not in ("", "..")]
+            files += [_CGROUPS.joinpath(*parts[: n + 1], "memory.max") for n in range(len(parts))]
+    return files
+
+
+def _read_int(path: Path) -> int | None:
+    text = _read(path).strip()
     return int(text) if text.isdigit() else None
 
 
-def _free_memory() -> int:
+def _read(path: str | Path) -> str:
     try:
-        lines = Path(_MEMINFO).read_text().splitlines()
+        return Path(path).read_text()
     except OSError:
-        return 4 << 30
-    fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    return int(fields["MemAvailable"].split()[0]) * 1024
+        return ""
+
+
+def _free_memory() -> int:
+    fields = dict(line.split(":", 1) for line in _read(_MEMINFO).splitlines() if ":" in line)
+    return int(fields["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in fields else _UNKNOWN_BYTES

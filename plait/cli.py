@@ -79,7 +79,7 @@ _MODEL, _SAMPLING = ModelFlags(), SamplingFlags()
 PromptFlag = Annotated[str | None, Parameter(name=["--prompt", "-p"])]
 
 
-@app.command
+@app.command(name=["run", "chat"])
 def run(
     model: str,
     /,

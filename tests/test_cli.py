@@ -147,6 +147,16 @@ def test_usage_errors_are_one_line_and_exit_code_2(arguments: tuple[str, ...]) -
     assert len(done.stderr.splitlines()) == 1 and "plait --help" in done.stderr
 
 
+@pytest.mark.case("N14")
+@pytest.mark.parametrize("content", [b"", b"GGUF", b"GGUF" + bytes([3, 0, 0, 0]) + b"\xff" * 64, b"\x00" * 5000])
+def test_a_damaged_file_is_one_line_that_names_it(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(content)
+    done = run("generate", str(path), "-p", "x")
+    errors = [line for line in done.stderr.splitlines() if not line.endswith(" ...")]
+    assert done.returncode == 1 and len(errors) == 1 and str(path) in errors[0]
+
+
 @needs_model
 @pytest.mark.slow
 @pytest.mark.system(41)

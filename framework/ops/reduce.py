@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from plait.framework.dtype import DType, bool_, int64
@@ -31,8 +32,9 @@ def limit(dtype: DType, which: str) -> Any:
     """The smallest ("min") or largest ("max") value of a dtype; infinities for floats are not used."""
     if dtype.kind == "b":
         return which == "max"
-    info = np.iinfo(dtype.numpy) if dtype.is_integral else np.finfo(dtype.numpy)
-    return getattr(info, which)
+    info = np.iinfo(dtype.numpy) if dtype.is_integral else ml_dtypes.finfo(dtype.numpy)
+    value = getattr(info, which)
+    return value if dtype.is_integral else float(value)
 
 
 def _fold(name: str) -> Callable[..., Array]:

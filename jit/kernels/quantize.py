@@ -19,10 +19,8 @@ ROUNDING = 12582912.0  # 1.5 * 2**23: in the sum, the low bits are the integer n
 def quantize_block(b: Builder, low: Value, high: Value) -> tuple[Value, Value, Value, Value]:
     """32 float32 values in two vectors -> their codes (two <16 x i8>), the scale and the scaled sum of the codes."""
     parts = (low, high)
-    # As integers, absolute values order as floats do, and NaN is above everything.
-    sizes = [b.band(b.bitcast(part, "i32"), 0x7FFFFFFF) for part in parts]
-    largest = b.bitcast(b.reduce("umax", sizes), "float")
-    scale = b.fdiv(largest, 127.0)
+    top, bottom = b.reduce("fmax", list(parts)), b.reduce("fmin", list(parts))
+    scale = b.fadd(b.fmax(b.fdiv(top, 127.0), b.fdiv(bottom, -128.0)), 0.0)  # the sum turns -0 into 0
     inverse = b.fdiv(b.constant("float", 1.0), scale)
     finite = b.fcmp("olt", inverse, float("inf"))
     factor = b.splat(b.select(finite, inverse, b.constant("float", 0.0)), LANES)

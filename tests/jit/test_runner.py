@@ -43,6 +43,8 @@ def _operands(*shape: int) -> list[pl.Tensor]:
         ("rms_norm", lambda x, w, b: pl.rms_norm(x, w[0])),
         ("layer_norm", lambda x, w, b: pl.layer_norm(x, w[0], b[0])),
         ("mean", lambda x, w, b: (x * w).mean(-1)),
+        ("softmax over columns", lambda x, w, b: pl.softmax(x * w, axis=0)),
+        ("variance over columns", lambda x, w, b: pl.var(x, axis=0)),
         ("column sum", lambda x, w, b: (x * w + b).sum(0)),
     ],
 )

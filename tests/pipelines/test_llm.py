@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +106,17 @@ def test_the_seed_option_fixes_requests_that_bring_none(smollm2_path: Path) -> N
     free = SamplingParams(temperature=1.0, max_tokens=8)
     first, second = (LLM(smollm2_path, max_length=64, seed=7).generate(["A", "B"], free) for _ in range(2))
     assert first == second
+
+
+@pytest.mark.slow
+@pytest.mark.system(51)
+def test_a_dropped_llm_releases_weights_and_cache(smollm2_path: Path) -> None:
+    llm = LLM(smollm2_path, max_length=64)
+    llm.generate("Hello", SamplingParams(temperature=0, max_tokens=2))
+    held = [weakref.ref(llm.engine.runner), weakref.ref(llm.engine.runner.cache), weakref.ref(llm.engine.runner.model)]
+    del llm
+    gc.collect()
+    assert [reference() for reference in held] == [None, None, None]
 
 
 def test_an_unknown_option_is_a_type_error_with_the_nearest_name(smollm2_path: Path) -> None:
