@@ -2,8 +2,8 @@
 
 A type is a node if it is exactly list, tuple, dict, OrderedDict or defaultdict, a namedtuple, or declares the protocol:
 `__tree_flatten__(self) -> (children, meta)` with `__tree_unflatten__(cls, meta, children)` or, preferred and needed
-where a cycle closes, `__tree_empty__(cls, meta)`; optionally `__tree_setattr__(self, key, value)`. Children in a mapping
-are named and keep its order, in a sequence they are numbered.
+where a cycle closes, `__tree_empty__(cls, meta)`; optionally `__tree_setattr__(self, key, value)`. Children in a
+mapping are named and keep its order, in a sequence they are numbered.
 
 `leaf=` says where to stop: a type, a tuple of types or a predicate; None stops at whatever is no node. What is neither
 leaf nor node is static: part of the structure. `shared=True` counts an object that appears twice once.

@@ -32,6 +32,11 @@ class Point(NamedTuple):
     y: Any
 
 
+class OtherPoint(NamedTuple):
+    x: Any
+    y: Any
+
+
 class Pair(tuple[Any, Any]):
     """A tuple by inheritance only."""
 
@@ -228,7 +233,7 @@ def test_a_mapping_names_children_in_its_order_and_a_sequence_numbers_them() -> 
 def test_namedtuple_fields_name_children_and_the_type_survives() -> None:
     point = Point(1, 2)
     assert tree.paths(point) == {"x": 1, "y": 2}
-    assert structure(point) != structure((1, 2)) != structure(namedtuple("Other", "x y")(1, 2))
+    assert structure(point) != structure((1, 2)) != structure(OtherPoint(1, 2))
     assert rebuild(point) == point and type(rebuild(point)) is Point
     after = tree.update(point, {"y": 5})
     assert after == Point(1, 5) and type(after) is Point and point == Point(1, 2)
@@ -458,7 +463,7 @@ def test_update_writes_in_place_and_calls_setters_for_what_changed() -> None:
 
 
 def test_update_lists_every_name_that_is_no_leaf() -> None:
-    value = {"a": [Weight()], "n": 3, "hidden": Layer(w=Weight())}
+    value: dict[str, Any] = {"a": [Weight()], "n": 3, "hidden": Layer(w=Weight())}
     for names, leaf in [(["a", "x"], None), (["n"], Weight), (["hidden.w"], (Weight, Layer))]:
         with pytest.raises(ValueError, match=f"{names}".replace("[", r"\[")):
             tree.update(value, dict.fromkeys([*names, "a.0"], 0), leaf=leaf)
@@ -496,7 +501,7 @@ def test_subclasses_of_containers_are_leaves_unless_they_declare_themselves() ->
 
 def test_update_under_shared_writes_every_alias_by_the_first_path() -> None:
     weight = Weight()
-    value = {"a": weight, "b": (weight,), "c": [weight]}
+    value: dict[str, Any] = {"a": weight, "b": (weight,), "c": [weight]}
     new = Weight("new")
     with pytest.raises(ValueError, match="'c.0'"):
         tree.update(value, {"c.0": new}, shared=True)
@@ -538,7 +543,8 @@ def test_is_node_looks_at_the_type_only() -> None:
     by_instance = Weight()
     by_instance.__tree_flatten__ = lambda: ([], None)  # type: ignore[attr-defined]
     assert not tree.is_node(by_instance)
-    assert all(tree.is_node(v) for v in ([], (), {}, OrderedDict(), defaultdict(), Point(1, 2), Layer()))
+    is_nodes: list[Any] = [[], (), {}, OrderedDict(), defaultdict(), Point(1, 2), Layer()]
+    assert all(map(tree.is_node, is_nodes))
     assert not any(tree.is_node(v) for v in (None, 1, "ab", {1}, np.zeros(2)))
 
 
@@ -614,7 +620,7 @@ def test_a_node_leaves_its_parent_out_by_itself() -> None:
 
 def test_flatten_up_to_stops_where_the_structure_has_leaves() -> None:
     treedef = structure({"a": 0, "b": (1, Layer(meta="m", w=2))})
-    full = {"a": [1, 2], "b": ({}, Layer(meta="m", w=(3,)))}
+    full: dict[str, Any] = {"a": [1, 2], "b": ({}, Layer(meta="m", w=(3,)))}
     assert treedef.flatten_up_to(full) == [[1, 2], {}, (3,)]
     for wrong, said in [
         ({"a": 0}, "at '' expected keys"),

@@ -95,12 +95,11 @@ def test_int8_mode_picks_the_reference_token_wherever_it_is_clear(int8: LLM) -> 
 
 @pytest.mark.slow
 def test_int8_logits_stay_near_the_reference(int8: LLM) -> None:
-    """Eight bits cost an rms of about 0.15 in any program with blocks of 32. The largest single error depends on how
-    the last bit of a rounding falls, so each logit has only a wide bound."""
+    """The bound is what an independent program with blocks of 32 shows; the rms says how much of it is noise."""
     found = [all_logits(int8, p["ids"], len(p["ids"]) - 1)[0] for p in PROMPTS]
     errors = np.array([row[id_] - value for row, p in zip(found, PROMPTS, strict=True) for id_, value in p["top5"]])
-    assert np.sqrt((errors**2).mean()) < 0.2
-    assert np.abs(errors).max() < 0.6
+    assert np.sqrt((errors**2).mean()) < 0.17
+    assert np.abs(errors).max() <= 0.28
 
 
 @pytest.mark.slow
