@@ -21,7 +21,8 @@ BLOCK = 32
 class BlockFormat:
     """One format: a weight of a block is `scale * code + minimum`, codes unsigned.
 
-    `parts(rows)` splits raw bytes (..., row_bytes) into codes (..., blocks, 32) uint8, scales and minima (..., blocks) float32.
+    `parts(rows)` splits raw bytes (..., row_bytes) into codes (..., blocks, 32) uint8, scales and minima
+    (..., blocks) float32.
     """
 
     name: str
@@ -97,14 +98,15 @@ def block_format(name: str) -> BlockFormat:
 
 def quantize_rows(x: Array) -> Array:
     """float32 rows (..., K) -> uint8 rows (..., K + K / 4): K int8 codes, then per 32 columns a float32 scale, then
-    per 32 columns the float32 product of that scale and the sum of its codes. The scale is the smallest that keeps codes
-    within -128 and 127; codes round half to even."""
+    per 32 columns the float32 product of that scale and the sum of its codes. The scale is the smallest that keeps
+    codes within -128 and 127; codes round half to even."""
     blocks = np.ascontiguousarray(x, np.float32).reshape(*x.shape[:-1], x.shape[-1] // BLOCK, BLOCK)
     scale = np.maximum(blocks.max(axis=-1) / np.float32(127), blocks.min(axis=-1) / np.float32(-128))
     scale = scale + np.float32(0)  # -0 becomes 0
-    with np.errstate(divide="ignore"):
-        inverse = np.where(scale == 0, np.float32(0), np.float32(1) / scale)
-    codes = np.rint(blocks * inverse[..., None]).astype(np.int8)
+    with np.errstate(all="ignore"):
+        inverse = np.float32(1) / scale
+        inverse = np.where(inverse < np.inf, inverse, np.float32(0))  # rows too small to have one become zeros
+        codes = np.nan_to_num(np.rint(blocks * inverse[..., None]), nan=0, posinf=0, neginf=0).astype(np.int8)
     sums = scale * codes.sum(axis=-1, dtype=np.int32).astype(np.float32)
     flat = codes.reshape(*x.shape).view(np.uint8)
     return np.concatenate([flat, scale.view(np.uint8), sums.view(np.uint8)], axis=-1)

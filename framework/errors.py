@@ -54,7 +54,8 @@ class ConfigError(PlaitError, ValueError):
 class RequestError(PlaitError, ValueError):
     """A request that the engine refuses.
 
-    `status` is the HTTP status that fits, `param` the dotted request field or None, `code` a short machine-readable word or None.
+    `status` is the HTTP status that fits, `param` the dotted request field or None, `code` a short machine-readable
+    word or None.
     """
 
     def __init__(self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None) -> None:

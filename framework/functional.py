@@ -600,7 +600,9 @@ def silu(x: Any) -> Tensor:
 
 
 def gelu(x: Any, approximate: str = "none") -> Tensor:
-    """x * Phi(x). `approximate`: "none" through erf, "tanh", or "quick" (x * sigmoid(1.702 x)). Source: arXiv 1606.08415.
+    """x * Phi(x). `approximate`: "none" through erf, "tanh", or "quick" (x * sigmoid(1.702 x)).
+
+    Source: arXiv 1606.08415.
 
     The tanh form is computed as x * sigmoid(2u), which is the same function without its cancellation.
     """

@@ -166,7 +166,8 @@ def _lines(graph: Graph) -> Iterator[str]:
 
     yield f"graph @{graph.name} {{"
     for node in graph.inputs:
-        yield f"  {names[id(node)]} = {'buffer' if node.attr('mutable') else 'input'} {node.attr('name')!r} {_type(node)}"
+        kind = "buffer" if node.attr("mutable") else "input"
+        yield f"  {names[id(node)]} = {kind} {node.attr('name')!r} {_type(node)}"
     for node in graph.weights:
         yield f"  {names[id(node)]} = weight {node.attr('name')!r} {_type(node)}"
     for node in graph.nodes:

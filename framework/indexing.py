@@ -1,4 +1,4 @@
-"""What an index means: NumPy's basic indexing as (start, step) per axis, and the split from array indexing. No tensors."""
+"""What an index means: NumPy's basic indexing as (start, step) per axis, and strides of views. Knows no tensors."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Random draws: counter-based, so that element i of a draw depends on the key and the counter only.
 
-Source: Philox4x32-10, Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), as NumPy's bit generator has it.
+Source: Philox, Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), as NumPy's bit generator has it.
 """
 
 from __future__ import annotations

@@ -41,6 +41,9 @@ Axis = int | Sequence[int] | None
 Scalar = bool | int | float | complex
 
 
+MAX_VIEWS = 64  # a chain of so many views is replaced by one
+
+
 class Storage:
     """Memory with versions. `version` is the record of its current contents."""
 
@@ -68,6 +71,7 @@ class Tensor:
         "_attrs",
         "_offset",
         "_strides",
+        "_level",
         "shape",
         "dtype",
         "__weakref__",
@@ -110,7 +114,19 @@ class Tensor:
         view._offset, view._strides = offset, strides
         view.shape = shape
         view.dtype = self.dtype
+        view._level = 1 if self._parent is None else self._level + 1
+        if view._level > MAX_VIEWS:
+            view._shorten()
         return view
+
+    def _shorten(self) -> None:
+        """Hang a view at the end of a long chain on the storage itself, unless it must stay read-only or symbolic."""
+        root = self
+        while root._parent is not None:
+            root = root._parent
+        if not self._is_broadcast() and root.node().depth < SYMBOLIC:
+            self._parent, self._level = root, 1
+            self._row, self._attrs = m.AS_STRIDED, (self._offset, self.shape, self._strides)
 
     def node(self) -> Node:
         """The record of the current value."""
@@ -602,7 +618,7 @@ class Tensor:
         return arg_reduce(r.ARGMIN, self, axis, keepdims)
 
     def mean(self, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
-        """The arithmetic mean; of integers in the default float dtype. Over an empty axis NaN (0 for an integer dtype)."""
+        """The mean; of integers in the default float dtype. Over an empty axis NaN, 0 for an integer dtype."""
         axes = normalize_axes("mean", axis, self.ndim)
         count = product(tuple(self.shape[i] for i in axes))
         kind = self.dtype if self.dtype.kind in "fc" else default_float
@@ -717,7 +733,7 @@ def matmul(a: Any, b: Any) -> Tensor:
 
 
 def reduce(op: Op, x: Tensor, axis: Axis, keepdims: bool, dtype: Any = None) -> Tensor:
-    """Record a reduction. Sums of small integers and bools accumulate in the default integer, 16-bit floats in float32."""
+    """Record a reduction. Sums of integers and bools accumulate in the default integer, 16-bit floats in float32."""
     axes = normalize_axes(op.name, axis, x.ndim)
     target = as_dtype(dtype) if dtype is not None else _reduced_dtype(op, x.dtype)
     inside = accumulator(target)
@@ -999,7 +1015,8 @@ def _from_python(data: Any, target: DType | None) -> Tensor:
         limits = np.iinfo(dtype.numpy)
         if int(array.min()) < limits.min or int(array.max()) > limits.max:
             raise OverflowError(
-                f"asarray: values reach {array.min()} .. {array.max()}; {dtype.name} holds {limits.min} .. {limits.max}."
+                f"asarray: values reach {array.min()} .. {array.max()}; {dtype.name} holds {limits.min} to {limits.max}, "
+                f"give a wider dtype."
             )
     return Tensor._of(realized(from_array(e.convert(array, dtype), dtype), array.shape, dtype))
 

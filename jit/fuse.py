@@ -17,9 +17,9 @@ from plait.framework.graph import Node
 from plait.framework.op import Shape
 from plait.framework.ops import product as p
 from plait.framework.ops import ragged
-from plait.jit.kernel import Decline, HostCall, Launch, Step
 from plait.jit.chain import chain
 from plait.jit.group import Group
+from plait.jit.kernel import Decline, HostCall, Launch, Step
 from plait.jit.kernels.program import can_join
 from plait.jit.lower import lower
 from plait.jit.view import View, base_of, is_view, resolve
@@ -173,7 +173,8 @@ class Fuser:
         )
         if siblings and (node.op is p.MATMUL or not alike):
             return "no_lowering"
-        if any(member.dtype.name not in ("float32", "bool") for member in group.nodes if member.op.family == "elementwise"):
+        after = [member for member in group.nodes if member.op.family == "elementwise"]
+        if any(member.dtype.name not in ("float32", "bool") for member in after):
             return "no_lowering"
         return None if all(is_identity(view, node) for view in views) else "other_elements"
 
@@ -264,7 +265,9 @@ def _row_value(view: View, node: Node, space: Shape, reduced: tuple[int, ...]) -
     return _is_contiguous(tuple(space[axis] for axis in lead), tuple(view.strides[axis] for axis in lead))
 
 
-def schedule(nodes: list[Node], outputs: Iterable[Node], kept: Callable[[Node], bool] = lambda node: False) -> list[Step]:
+def schedule(
+    nodes: list[Node], outputs: Iterable[Node], kept: Callable[[Node], bool] = lambda node: False
+) -> list[Step]:
     """Kernel launches and host calls that compute `outputs`, in order.
 
     `nodes` are the pending records in program order; `kept(node)` says whether something outside still wants a record.
@@ -285,7 +288,9 @@ def lower_group(group: Group) -> list[Lowered]:
     except Decline as decline:
         if config.debug >= 3:
             print(f"fuse: {group.name} declined: {decline.reason}")
-        return lower_singly(group) if len(group.nodes) > 1 else [(HostCall(group.nodes[0], decline.reason), group.nodes)]
+        if len(group.nodes) > 1:
+            return lower_singly(group)
+        return [(HostCall(group.nodes[0], decline.reason), group.nodes)]
     if config.debug >= 3:
         refused = f"; refused {', '.join(group.refusals)}" if group.refusals else ""
         print(f"fuse: {group.name} is one {group.kind} kernel{refused}")

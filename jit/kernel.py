@@ -73,7 +73,7 @@ class Kernel:
 class Operand:
     """A pointer argument: the start of a node's storage, or of a repacked copy of a weight.
 
-    packing  None, or the id of the layout the kernel reads, such as "q4_1/lane16/1"; only weights and constants have one
+    packing  None, or the id of the layout the kernel reads, such as "q4_1/lane16/1"; only bound values have one
     """
 
     node: Node
@@ -129,7 +129,7 @@ def slot_value(kind: str, value: Any) -> int:
 
 @dataclass(eq=False)
 class HostCall:
-    """A record that no kernel computes: NumPy runs it through its row. `reason` says why, by a name of the table below."""
+    """A record that no kernel computes: NumPy runs it through its row. `reason` says why."""
 
     node: Node
     reason: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
@@ -20,6 +21,7 @@ from plait.jit.fuse import schedule
 from plait.jit.host_calls import HostCalls
 from plait.jit.kernel import HostCall, Step
 from plait.jit.program import ARENA_TOO_SMALL, DIVISION_BY_ZERO, Program, build, emit
+from plait.jit.rewrite import simplify
 from plait.jit.stage import StagedGraph
 from plait.jit.target import host_target
 
@@ -70,7 +72,8 @@ class Native:
     """The code of one staged graph: its steps, its memory plan, its library and its free frames."""
 
     def __init__(self, staged: StagedGraph, strict: bool, progress: Progress | None = None) -> None:
-        graph = staged.graph
+        graph = simplify(staged.graph)
+        staged = replace(staged, graph=graph)
         if config.debug >= 4:
             print(graph, file=sys.stderr)
         wanted = [*graph.outputs, *(version for _, version in graph.stores)]

@@ -1,4 +1,4 @@
-"""Rewrites of a staged graph that keep every bit: common subexpressions and dead records. Reads and writes keep their order."""
+"""Rewrites of a staged graph that keep every bit: common subexpressions and dead records. Program order stays."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ def _leaf_key(node: Node) -> Any:
 
 
 def _common(graph: Graph) -> Graph:
-    """Equal records of equal operands become one. In-place records are never merged."""
+    """Equal records of equal operands become one. In-place records are never merged; every result keeps its own memory."""
+    pinned = {id(node) for node in graph.outputs} | {id(version) for _, version in graph.stores}
     replaced: dict[int, Node] = {}
     known: dict[Any, Node] = {}
     nodes: list[Node] = []
     for node in graph.nodes:
         srcs = tuple(replaced.get(id(src), src) for src in node.srcs)
         key = _key(node, srcs)
-        if not node.op.in_place and key in known:
+        if key in known and not node.op.in_place and id(node) not in pinned:
             replaced[id(node)] = known[key]
             continue
         fresh = Node(node.op, srcs, node.attrs, node.shape, node.dtype, None, node.depth)

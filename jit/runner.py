@@ -194,7 +194,8 @@ def report(launch: Launch, seconds: float) -> None:
     """The line that PLAIT_DEBUG=2 prints for a kernel."""
     size = launch.work_bytes if isinstance(launch.work_bytes, int) else 0
     shape = launch.results[0].shape if launch.results else ()
-    print(f"kernel {launch.kernel.name:40} {shape!s:20} {seconds * 1e3:9.3f} ms {size / max(seconds, 1e-9) / 1e9:7.2f} GB/s")
+    rate = size / max(seconds, 1e-9) / 1e9
+    print(f"kernel {launch.kernel.name:40} {shape!s:20} {seconds * 1e3:9.3f} ms {rate:7.2f} GB/s")
 
 
 runner = Runner()

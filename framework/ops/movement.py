@@ -1,4 +1,4 @@
-"""Movement, indexing and write rows. A movement row's NumPy meaning is a view; the JIT folds it into the strides of loads.
+"""Movement, indexing and write rows. A movement row's NumPy meaning is a view; the JIT folds it into strides of loads.
 
 Shapes, offsets and steps reach these rows already normalised (no negative axes, no -1 sizes).
 """

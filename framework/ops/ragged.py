@@ -81,7 +81,8 @@ ROPE = row(
     attrs=("interleaved",),
     axes="thd,[p][d][c],[s],[s]->thd",
     ulp=4,
-    doc="rotary embedding of (T, heads, head_dim) by each row's position; pairs are neighbours or halves. Source: RoFormer, arXiv 2104.09864",
+    doc="rotary embedding of (T, heads, head_dim) by each row's position; pairs are neighbours or halves. "
+    "Source: arXiv 2104.09864",
 )
 
 
@@ -202,5 +203,6 @@ PAGED_ATTENTION = row(
     attrs=("layer", "scale"),
     axes="thd,[p][l][c][h][d],[s],[s],[s][i]->thd",
     ulp=512,
-    doc="causal attention of (T, heads, head_dim) queries over their own sequence's pages; head h reads kv head h // (heads // kv_heads)",
+    doc="causal attention of (T, heads, head_dim) queries over their own sequence's pages; head h reads kv head "
+    "h // (heads // kv_heads)",
 )

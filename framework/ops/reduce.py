@@ -1,4 +1,4 @@
-"""Reductions over some axes, and scans and sorts along one. Float16 and bfloat16 are cast to float32 before they come here."""
+"""Reductions over some axes, scans and sorts along one. 16-bit floats are cast to float32 before they come here."""
 
 from __future__ import annotations
 

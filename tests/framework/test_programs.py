@@ -41,7 +41,8 @@ class Program:
 
     def step(self) -> None:
         action = self.rng.choice(
-            [self.view, self.view, self.write, self.write, self.compute, self.update, self.outside, self.share, self.fancy, self.forget]
+            [self.view, self.view, self.write, self.write, self.compute]
+            + [self.update, self.outside, self.share, self.fancy, self.forget]
         )
         self.log.append(action.__name__)
         action()
