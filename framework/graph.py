@@ -161,7 +161,7 @@ def _lines(graph: Graph) -> Iterator[str]:
         if node.op is CONST:
             return f"{node.attrs[0]!r}:{node.dtype.name}"
         if node.buffer is not None:
-            return f"constant{_type(node)}"
+            return f"constant {_type(node)}"
         return names[id(node)]
 
     yield f"graph @{graph.name} {{"

@@ -7,6 +7,7 @@ logits at the last prompt position.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ import pytest
 from plait.framework.config import override
 from plait.framework.errors import FormatError, LoadError
 from plait.framework.op import TABLE
-from plait.framework.tensor import Tensor
+from plait.framework.tensor import Tensor, from_numpy
+from plait.jit.runner import runner as eager
 from plait.pipelines.architectures.llama import ARCHITECTURES, LlamaConfig
 from plait.pipelines.gguf import GGUFFile
 from plait.pipelines.llm import LLM
+from plait.pipelines.model_runner import step_arrays
 from plait.pipelines.registry import find_architecture, load_model
 from plait.pipelines.sampling import SamplingParams
 from plait.pipelines.scheduler import Sequence, Slice
@@ -160,6 +163,25 @@ def test_a_decode_layer_is_at_most_eight_launches_and_no_host_call(exact: LLM, i
         layers = llm.engine.runner.model.config.num_layers
         assert compiled.host_calls == []
         assert len(compiled.launches) <= 8 * layers + 6
+
+
+@pytest.mark.slow
+def test_a_step_enters_native_code_once_and_interprets_nothing(int8: LLM) -> None:
+    runner, pool = int8.engine.runner, int8.engine.scheduler.pool
+    pages = pool.allocate(1)
+    sequence = Sequence("once", [504], SamplingParams(), 0, 1, 1, pages=pages)
+    arguments = [*(from_numpy(array) for array in step_arrays([Slice(sequence, 0, 1)])), runner.cache]
+    runner.compiled(*arguments)
+    before = (eager.counters.kernels, eager.counters.host_records)
+    entered: list[Any] = []
+    sys.setprofile(lambda frame, event, argument: entered.append(argument) if event == "c_call" else None)
+    try:
+        runner.compiled(*arguments)
+    finally:
+        sys.setprofile(None)
+    pool.free(pages)
+    assert [call.__name__ for call in entered if call is not sys.setprofile] == ["enter"]
+    assert (eager.counters.kernels, eager.counters.host_records) == before
 
 
 @pytest.fixture(scope="module")
