@@ -167,7 +167,9 @@ class Fuser:
             return "no_lowering" if group.kind not in ("map", "product") else "other_elements"
         siblings = [other for other in group.nodes if other.op in _PRODUCTS]
         alike = all(
-            other.op is node.op and base_of(other.srcs[0]) is base_of(node.srcs[0]) and other.attrs == node.attrs
+            other.op is node.op
+            and base_of(other.srcs[0]) is base_of(node.srcs[0])
+            and other.attrs == node.attrs
             and other.srcs[1].shape == node.srcs[1].shape
             for other in siblings
         )

@@ -99,4 +99,3 @@ def _call(launch: Launch, address: int, places: dict[int, int]) -> Call:
         slots.append(0 if kind == "operand" else slot_value(kind, value))
     results = [(places[id(node)], int(node.size) * node.dtype.itemsize) for node in launch.results]
     return Call(address, int(launch.extent), launch.grain, slots, holes, results)
-

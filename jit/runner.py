@@ -199,4 +199,3 @@ def report(launch: Launch, seconds: float) -> None:
 
 
 runner = Runner()
-

@@ -177,5 +177,3 @@ def is_copying_reshape(node: Node) -> bool:
 def copied_view(node: Node) -> View:
     """What fills a movement record's own memory: its elements in C order, a copying reshape's in its source's shape."""
     return resolve(node.srcs[0]) if is_copying_reshape(node) else resolve(node)
-
-

@@ -99,7 +99,16 @@ def test_a_module_has_parameters_and_runs() -> None:
 
 
 def test_modules_nest() -> None:
-    model = nn.Sequential([nn.Linear(4, 4), nn.RMSNorm(4)])
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            self.first = nn.Linear(4, 4)
+            self.norm = nn.RMSNorm(4)
+
+        def forward(self, x: pl.Tensor) -> pl.Tensor:
+            return self.norm(self.first(x))
+
+    model = Model()
+    assert sorted(model.state_dict()) == ["first.bias", "first.weight", "norm.weight"]
     assert model(pl.ones((2, 4))).shape == (2, 4)
 
 

@@ -32,9 +32,9 @@ def limit(dtype: DType, which: str) -> Any:
     """The smallest ("min") or largest ("max") value of a dtype; infinities for floats are not used."""
     if dtype.kind == "b":
         return which == "max"
-    info = np.iinfo(dtype.numpy) if dtype.is_integral else ml_dtypes.finfo(dtype.numpy)
-    value = getattr(info, which)
-    return value if dtype.is_integral else float(value)
+    if dtype.is_integral:
+        return getattr(np.iinfo(dtype.numpy), which)
+    return float(getattr(ml_dtypes.finfo(dtype.numpy), which))  # type: ignore[no-untyped-call]
 
 
 def _fold(name: str) -> Callable[..., Array]:

@@ -116,9 +116,7 @@ class _Writer:
         with self.b.function(name, parameters, "noinline", internal=True) as (keys, values, state, count):
             scores = self._scores(keys, state, heads)
             masks = self._masks(count) if masked else [None, None]
-            shrinks = [
-                self._weigh(state, head, scores[2 * head : 2 * head + 2], masks) for head in range(heads)
-            ]
+            shrinks = [self._weigh(state, head, scores[2 * head : 2 * head + 2], masks) for head in range(heads)]
             for first in range(0, self.spec.vectors, VECTORS):
                 self._accumulate(values, state, count, shrinks, range(first, min(first + VECTORS, self.spec.vectors)))
         return name

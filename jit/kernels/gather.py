@@ -16,6 +16,7 @@ from plait.jit.target import Target
 
 LANES = 16
 
+
 def _row_number(b: Builder, ids: Value, offset: Value, step: Value, row: Value, id_type: str) -> Value:
     at = b.gep(id_type, ids, b.iadd(offset, b.imul(row, step)))
     return b.sext(b.load(id_type, at), "i64")

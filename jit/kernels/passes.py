@@ -94,9 +94,7 @@ class Passes:
     def line_steps(self, number: int) -> list[int]:
         """Elementwise steps over line values that become known before a pass."""
         steps = enumerate(self.key.steps)
-        return [
-            s for s, step in steps if not self.full[s] and not is_reduction(step) and self.level[s] == number
-        ]
+        return [s for s, step in steps if not self.full[s] and not is_reduction(step) and self.level[s] == number]
 
     @property
     def count(self) -> int:

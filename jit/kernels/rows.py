@@ -63,5 +63,3 @@ def whole_base(node: Node) -> Node:
     if not view.contiguous:
         raise Decline("rows_layout")
     return view.base
-
-

@@ -39,7 +39,9 @@ def assert_close(found: Array, expected: Array, ulp: float, where: str = "") -> 
     with np.errstate(all="ignore"):
         wide, goal = found.astype(np.float64), expected.astype(np.float64)
         special = ~np.isfinite(goal) | ~np.isfinite(wide)
-        distance = np.where(special, 0, np.abs(wide - goal)) / spacing(np.where(special, 0, expected).astype(expected.dtype))
+        distance = np.where(special, 0, np.abs(wide - goal)) / spacing(
+            np.where(special, 0, expected).astype(expected.dtype)
+        )
     overflow = np.isinf(goal) ^ np.isinf(wide)  # one step beyond the largest value is an infinity
     special &= ~(overflow & (ulp > 0) & ~np.isnan(wide) & ~np.isnan(goal))
     np.testing.assert_array_equal(wide[special], goal[special], err_msg=where)

@@ -24,7 +24,8 @@ def test_values_are_read_and_other_variables_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "nearest"), [("PLAIT_DEBGU", "PLAIT_DEBUG"), ("PLAIT_THREAD", "PLAIT_THREADS"), ("PLAIT_JITT", "PLAIT_JIT")]
+    ("wrong", "nearest"),
+    [("PLAIT_DEBGU", "PLAIT_DEBUG"), ("PLAIT_THREAD", "PLAIT_THREADS"), ("PLAIT_JITT", "PLAIT_JIT")],
 )
 def test_an_unknown_variable_names_the_nearest(wrong: str, nearest: str) -> None:
     with pytest.raises(ConfigError, match=f"{wrong} .*{nearest}"):
@@ -71,6 +72,8 @@ def test_override_refuses_an_unknown_knob() -> None:
 
 def test_importing_plait_with_an_unknown_variable_fails() -> None:
     environ = os.environ | {"PLAIT_DEBGU": "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    run = subprocess.run([sys.executable, "-c", "import plait"], env=environ, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(
+        [sys.executable, "-c", "import plait"], env=environ, capture_output=True, text=True, timeout=60
+    )
     assert run.returncode != 0
     assert "did you mean PLAIT_DEBUG?" in run.stderr

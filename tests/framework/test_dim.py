@@ -19,9 +19,7 @@ Expression = Any  # a nested tuple (op, left, right), a name or an int
 
 def expressions() -> st.SearchStrategy[Expression]:
     leaves = st.one_of(st.sampled_from(NAMES), st.integers(-6, 6))
-    return st.recursive(
-        leaves, lambda inner: st.tuples(st.sampled_from("+-*/"), inner, inner), max_leaves=8
-    )
+    return st.recursive(leaves, lambda inner: st.tuples(st.sampled_from("+-*/"), inner, inner), max_leaves=8)
 
 
 def _apply(op: str, left: Any, right: Any) -> Any:

@@ -39,7 +39,11 @@ def _floor_divide(a: Array, b: Array) -> Array:
 
 
 def _remainder(a: Array, b: Array) -> Array:
-    return np.remainder(a, b) if a.dtype.kind == "f" else np.where(b == 0, 0, _wrapped(a, lambda x, y: x % y, b)).astype(a.dtype)
+    return (
+        np.remainder(a, b)
+        if a.dtype.kind == "f"
+        else np.where(b == 0, 0, _wrapped(a, lambda x, y: x % y, b)).astype(a.dtype)
+    )
 
 
 def _wrapped(a: Array, function: Callable[[int, int], int], b: Array) -> Array:
@@ -161,7 +165,9 @@ def _expected(row: Row, operands: tuple[Array, ...], result: Any, exact: bool) -
         return np.asarray(row.oracle(*operands)).astype(result)
 
 
-def _check(name: str, row: Row, dtype: str, tensors: tuple[pl.Tensor, ...], arrays: tuple[Array, ...], where: str) -> None:
+def _check(
+    name: str, row: Row, dtype: str, tensors: tuple[pl.Tensor, ...], arrays: tuple[Array, ...], where: str
+) -> None:
     op = TABLE[name]
     found = row.call(*tensors)
     kind = bool if found.dtype is pl.bool_ else numpy_dtype(dtype)

@@ -80,7 +80,19 @@ def test_attributes_have_the_names_their_row_gives() -> None:
 
 
 def test_every_row_says_what_it_is() -> None:
-    families = {"elementwise", "reduce", "movement", "create", "index", "write", "product", "ragged", "row", "leaf", "scan"}
+    families = {
+        "elementwise",
+        "reduce",
+        "movement",
+        "create",
+        "index",
+        "write",
+        "product",
+        "ragged",
+        "row",
+        "leaf",
+        "scan",
+    }
     for name, op in TABLE.items():
         assert op.name == name
         assert op.family in families

@@ -1,4 +1,4 @@
-"""Every reduction, scan and sort in both executors, per dtype, axis and layout, against NumPy within the row's bound."""
+"""Every reduction, scan, sort and product in both executors, per dtype, axis and layout, against NumPy."""
 
 from __future__ import annotations
 

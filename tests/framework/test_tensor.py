@@ -593,7 +593,7 @@ def test_a_loop_that_rebinds_one_name_stays_flat() -> None:
 @pytest.mark.case("T23")
 def test_threads_compute_their_own_values() -> None:
     rng = np.random.default_rng(0)
-    data = [(rng.normal(size=(32, 32)).astype(np.float32), rng.normal(size=(32, 32)).astype(np.float32)) for _ in range(4)]
+    data = [rng.normal(size=(2, 32, 32)).astype(np.float32) for _ in range(4)]
     alone = [(pl.asarray(a) @ pl.asarray(b)).sum().item() for a, b in data]
     start, failures = threading.Barrier(4), []
 

@@ -115,9 +115,7 @@ def test_queries_may_be_a_slice_of_a_wider_product() -> None:
     wide[:, 64 : 64 + width] = batch.queries.reshape(tokens, width)
     part = record("slice", leaf(wide), attrs=(((0, 1), (64, 1)), (tokens, width)))
     queries = record("reshape", part, attrs=((tokens, 6, 32),))
-    np.testing.assert_array_equal(
-        run(lower_attention(batch.node(queries=queries))), run(lower_attention(batch.node()))
-    )
+    np.testing.assert_array_equal(run(lower_attention(batch.node(queries=queries))), run(lower_attention(batch.node())))
 
 
 def test_rows_after_the_last_sequence_are_zero() -> None:

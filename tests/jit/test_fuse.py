@@ -82,7 +82,12 @@ def test_a_kernel_holds_at_most_32_records() -> None:
 def test_no_file_of_the_jit_names_a_model() -> None:
     root = pathlib.Path(pl.__file__).parent / "jit"
     names = re.compile(r"llama|smollm|gemma|qwen|mistral|bert|gpt|phi-?3", re.IGNORECASE)
-    found = [f"{path.name}: {line}" for path in root.rglob("*.py") for line in path.read_text().splitlines() if names.search(line)]
+    found = [
+        f"{path.name}: {line}"
+        for path in root.rglob("*.py")
+        for line in path.read_text().splitlines()
+        if names.search(line)
+    ]
     assert not found
 
 

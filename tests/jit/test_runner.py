@@ -102,7 +102,9 @@ def test_one_expression_over_200_shapes_and_50_scalars_makes_at_most_4_kernels()
                 expected = (x.numpy() * np.float32(scalar) + np.float32(1.5)) * x.numpy()
             np.testing.assert_array_equal(y.numpy(), expected)
             fresh.wait()
-    fused = [key for key, entry in fresh._entries.items() if entry.address and "add" in repr(key) and "mul" in repr(key)]
+    fused = [
+        key for key, entry in fresh._entries.items() if entry.address and "add" in repr(key) and "mul" in repr(key)
+    ]
     assert 1 <= len(fused) <= 4, len(fused)
 
 
