@@ -21,7 +21,7 @@ def _leaf_key(node: Node) -> Any:
 
 
 def _common(graph: Graph) -> Graph:
-    """Equal records of equal operands become one. In-place records are never merged; every result keeps its own memory."""
+    """Equal records of equal operands become one. In-place records never merge; every result keeps its own memory."""
     pinned = {id(node) for node in graph.outputs} | {id(version) for _, version in graph.stores}
     replaced: dict[int, Node] = {}
     known: dict[Any, Node] = {}

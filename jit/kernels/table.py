@@ -9,6 +9,7 @@ from plait.jit.kernels.attention import lower_attention
 from plait.jit.kernels.gather import lower_qtake, lower_take
 from plait.jit.kernels.quantize import lower_quantize_rows
 from plait.jit.kernels.ragged import lower_kv_store, lower_rope
+from plait.jit.kernels.store import lower_write
 
 # Each is called as lowering(node); paged_attention also takes quantized=, the quantize_rows record it stores instead.
 LOWERINGS: dict[str, Callable[..., Launch]] = {
@@ -18,4 +19,5 @@ LOWERINGS: dict[str, Callable[..., Launch]] = {
     "kv_store": lower_kv_store,
     "take": lower_take,
     "qtake": lower_qtake,
+    "write": lower_write,
 }
