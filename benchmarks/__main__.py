@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--only llm|tensor] [--json FILE]`: both tables, with the machine's own figures above them."""
+"""`python -m benchmarks [--only llm|tensor|http] [--json FILE]`: tables under the machine's own figures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.report import Row, print_probes, write_json
 
-NAMES = ("tensor", "llm")
+NAMES = ("tensor", "llm", "http")
 
 
 def main() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from plait.framework.device import as_device
-from plait.framework.dim import Size
+from plait.framework.dim import Dim, Size
 from plait.framework.dtype import as_dtype, default_float, default_int, scalar_dtype
 from plait.framework.errors import ShapeError
 from plait.framework.ops import elementwise as e
@@ -20,7 +21,8 @@ Shape = int | Sequence[Any]
 
 
 def _shape(where: str, shape: Shape) -> tuple[Size, ...]:
-    sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    given = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    sizes = tuple(size if isinstance(size, Dim) else operator.index(size) for size in given)
     total = 1
     for size in sizes:
         if isinstance(size, int) and size < 0:

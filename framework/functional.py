@@ -556,7 +556,10 @@ def pad(x: Any, widths: Any, value: Any = 0) -> Tensor:
         widths = ((widths, widths),) * tensor.ndim
     elif isinstance(widths[0], int):
         widths = (tuple(widths),) * tensor.ndim
-    return record(m.PAD, (tensor,), (tuple(tuple(pair) for pair in widths), value))
+    pairs = tuple(tuple(pair) for pair in widths)
+    if len(pairs) != tensor.ndim or builtins.any(isinstance(n, int) and n < 0 for pair in pairs for n in pair):
+        raise ShapeError(f"pad: widths {pairs} for shape {tensor.shape}; give each axis a pair of sizes of 0 or more.")
+    return record(m.PAD, (tensor,), (pairs, value))
 
 
 def take(x: Any, indices: Any, axis: int = 0) -> Tensor:

@@ -328,6 +328,7 @@ class Tensor:
     def broadcast_to(self, shape: Any) -> Tensor:
         """A read-only view with size-1 and missing leading axes repeated."""
         new = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+        new = tuple([size if type(size) is int or isinstance(size, Dim) else size.__index__() for size in new])
         if e.broadcast_shapes("broadcast_to", (self.shape, new)) != new:
             raise ShapeError(f"broadcast_to: shape {self.shape} does not broadcast to {new}.")
         lead = len(new) - self.ndim
@@ -392,7 +393,7 @@ class Tensor:
         view = self._basic_view(key)
         entries = key if isinstance(key, tuple) else (key,)
         is_element = not view.shape and len(entries) == self.ndim and Ellipsis not in entries
-        return view.copy() if is_element and entries else view  # as NumPy: one element is a value, not a view
+        return view.copy() if is_element else view  # as NumPy: one element is a value, not a view
 
     def _basic_view(self, key: Any) -> Tensor:
         index = indexing.basic_index(key, self.shape)
@@ -416,9 +417,7 @@ class Tensor:
     def _write(self, value: Any) -> None:
         if self._is_broadcast():
             raise ValueError(f"write: a broadcast view of shape {self.shape} is read-only; copy() it first.")
-        source = _as_operand(value, self.dtype)
-        if source.dtype is not self.dtype:
-            source = source.astype(self.dtype)
+        source = _assigned(_as_operand(value, self.dtype), self.dtype)
         if source.shape != self.shape:
             source = _drop_leading_ones(source, self.ndim).broadcast_to(self.shape)
         offset, strides = self._layout()
@@ -808,6 +807,13 @@ def _flat_args(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(arg if isinstance(arg, Dim) else arg.__index__() for arg in args if arg is not None)
 
 
+def _assigned(source: Tensor, dtype: DType) -> Tensor:
+    """A value as the dtype it is stored in."""
+    if source.dtype.kind == "c" and dtype.kind != "c":
+        raise DTypeError(f"write: a complex value does not fit {dtype.name}; take real or imag parts, or use astype.")
+    return source.astype(dtype, copy=False)
+
+
 def _drop_leading_ones(source: Tensor, rank: int) -> Tensor:
     """NumPy's assignment ignores extra leading axes of size 1."""
     extra = source.ndim - rank
@@ -851,7 +857,8 @@ def _write_node(target: Tensor, op: Op, values: tuple[Tensor, ...], attrs: Attrs
     if depth >= SYMBOLIC and tracing.writes is not None:
         tracing.writes.append((storage, base))
     storage.version = Node(op, (base, *nodes), attrs, base.shape, base.dtype, None, depth)
-    if depth > MAX_DEPTH and depth < SYMBOLIC:
+    shared = any([value._is_exposed() for value in values])  # what is written could change before it is read
+    if (shared or depth > MAX_DEPTH) and depth < SYMBOLIC:
         del base, nodes
         realize_nodes([storage.version])
 
@@ -923,7 +930,7 @@ def _fancy_set(x: Tensor, key: Any, value: Any) -> None:
         raise IndexingError(f"index: shape {x.shape}: {error}.") from None
     if x._is_broadcast():
         raise ValueError(f"write: a broadcast view of shape {x.shape} is read-only; copy() it first.")
-    source = _as_operand(value, x.dtype).astype(x.dtype, copy=False)
+    source = _assigned(_as_operand(value, x.dtype), x.dtype)
     e.broadcast_shapes("index assignment", (_drop_leading_ones(source, len(shape)).shape, shape))
     offset, strides = x._layout()
     _write_node(x, m.FANCY_SET, (source, *arrays), (offset, x.shape, strides, template))
@@ -1015,8 +1022,8 @@ def _from_python(data: Any, target: DType | None) -> Tensor:
         limits = np.iinfo(dtype.numpy)
         if int(array.min()) < limits.min or int(array.max()) > limits.max:
             raise OverflowError(
-                f"asarray: values reach {array.min()} .. {array.max()}; {dtype.name} holds {limits.min} to {limits.max}, "
-                f"give a wider dtype."
+                f"asarray: values reach {array.min()} .. {array.max()}; {dtype.name} holds {limits.min} to "
+                f"{limits.max}. Give a wider dtype."
             )
     return Tensor._of(realized(from_array(e.convert(array, dtype), dtype), array.shape, dtype))
 

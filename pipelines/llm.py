@@ -16,12 +16,11 @@ from typing import Any
 from plait.framework.config import config
 from plait.framework.errors import ConfigError, RequestError
 from plait.nn.linear import checked_mode
+from plait.pipelines.builtin import open_model
 from plait.pipelines.chat_template import render
 from plait.pipelines.detokenizer import Detokenizer
 from plait.pipelines.engine import MAX_ROWS, EngineCore, Event, Request
-from plait.pipelines.gguf import GGUFFile
 from plait.pipelines.kv_cache import memory_bytes, num_pages_for
-from plait.pipelines.model_files import find_model
 from plait.pipelines.model_runner import ModelRunner
 from plait.pipelines.registry import LanguageModel, load_model
 from plait.pipelines.sampling import SamplingParams
@@ -152,7 +151,7 @@ class Answer:
 class LLM:
     """A language model ready to answer.
 
-    `model` is an alias, a .gguf file or a folder. Options: see `Options`.
+    `model` is an alias, a .gguf file, a folder, or "echo", which needs none. Options: see `Options`.
     Raises: TypeError for an unknown option; LoadError, FormatError, ConfigError naming what does not fit.
 
     Example:
@@ -168,9 +167,8 @@ class LLM:
             config.threads = self.options.threads
         note = progress or (lambda stage, done, total: None)
         start = time.perf_counter()
-        path = find_model(model)
         note("loading", 0, 0)
-        file = GGUFFile.open(path)
+        file = open_model(model)
         self.tokenizer = Tokenizer.from_gguf(file.metadata)
         module: Any = load_model(file, mode=self.options.activation_mode, page_size=self.options.kv_cache_page_size)
         loaded = time.perf_counter()

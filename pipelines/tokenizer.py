@@ -60,6 +60,8 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 _BYTE_OF = _byte_alphabet()
+# The stand-in of byte 0, of byte 1, ...
+BYTE_NAMES = sorted(_BYTE_OF, key=_BYTE_OF.__getitem__)
 
 
 class Tokenizer:
@@ -218,6 +220,8 @@ class _Fields:
         return value
 
     def merges(self) -> list[tuple[str, str]]:
+        if self.get("merges") == []:
+            return []  # a vocabulary of bytes
         # A merge is "left right"; the left half may itself start with a space, never the right one.
         pairs = [(merge[:cut], merge[cut + 1 :]) for merge in self.strings("merges") if (cut := merge.find(" ", 1)) > 0]
         if len(pairs) != len(self.get("merges")):

@@ -9,17 +9,18 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, validators
 
 import plait
-from plait.framework.errors import PlaitError
+from plait.framework.errors import ConfigError, PlaitError
 
 if TYPE_CHECKING:
     from plait.pipelines.llm import LLM
     from plait.pipelines.sampling import SamplingParams
+    from plait.serve.settings import ServeSettings
 
 app = App(
     name="plait",
@@ -62,6 +63,12 @@ class SamplingFlags:
     stop: tuple[str, ...] = ()
     "End before this text; may be given several times."
 
+    def fields(self, max_tokens: int | None) -> dict[str, Any]:
+        """The same as fields of a request."""
+        given = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p, "stop": list(self.stop)}
+        optional = {"seed": self.seed, "max_tokens": max_tokens}
+        return given | {name: value for name, value in optional.items() if value is not None}
+
     def params(self, max_tokens: int | None) -> SamplingParams:
         from plait.pipelines.sampling import SamplingParams
 
@@ -76,17 +83,23 @@ class SamplingFlags:
 
 
 _MODEL, _SAMPLING = ModelFlags(), SamplingFlags()
+# Checked here too, so that a usage error is told before anything is loaded.
+PortFlag = Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65535))]
+CountFlag = Annotated[int, Parameter(validator=validators.Number(gte=0))]
+SecondsFlag = Annotated[float, Parameter(validator=validators.Number(gte=0))]
 PromptFlag = Annotated[str | None, Parameter(name=["--prompt", "-p"])]
 
 
 @app.command(name=["run", "chat"])
 def run(
-    model: str,
+    model: str | None = None,
     /,
     *,
     prompt: PromptFlag = None,
     max_tokens: int | None = None,
     raw: bool = False,
+    url: str | None = None,
+    api_key: str | None = None,
     sampling: SamplingFlags = _SAMPLING,
     flags: ModelFlags = _MODEL,
 ) -> None:
@@ -102,7 +115,16 @@ def run(
         Tokens of the answer; default: what the context leaves.
     raw
         Continue the text as it is, without the model's chat template.
+    url
+        Ask a running server instead; MODEL is then one of its names, by default its first.
+    api_key
+        The key of that server.
     """
+    if url is not None:
+        _ask_server(url, api_key, model, prompt, sampling.fields(max_tokens), raw)
+        return
+    if model is None:
+        raise UsageError("run: no model; expected MODEL, such as smollm2, or --url.")
     params = sampling.params(max_tokens)
     llm = _open(model, flags)
     if prompt is not None:
@@ -137,6 +159,92 @@ def generate(
 
 
 @app.command
+def serve(
+    positional: Annotated[str | None, Parameter(name="MODEL")] = None,
+    /,
+    *,
+    model: Annotated[str | None, Parameter(name=["--model", "--model-path"])] = None,
+    host: str = "127.0.0.1",
+    port: PortFlag = 8000,
+    served_model_name: str | None = None,
+    max_queue_size: CountFlag = 256,
+    drain_timeout: SecondsFlag = 30.0,
+    api_key: tuple[str, ...] = (),
+    allowed_hosts: tuple[str, ...] = (),
+    cors_origin: tuple[str, ...] = (),
+    max_request_bytes: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 100 * 2**20,
+    insecure: bool = False,
+    flags: ModelFlags = _MODEL,
+) -> int:
+    """Serve a model to OpenAI clients, and a page to chat on.
+
+    Parameters
+    ----------
+    positional
+        An alias, a .gguf file, or a folder that holds one.
+    model
+        The same as a flag.
+    host
+        Where to listen; beyond this machine it takes a key.
+    port
+        0 takes a free one.
+    served_model_name
+        What requests call the model; default: its alias or file name.
+    max_queue_size
+        Requests that may wait beyond those in the batch; more get 429.
+    drain_timeout
+        Seconds that running requests get after SIGTERM or Ctrl-C; a second one ends at once.
+    api_key
+        Clients have to send it; may be given several times.
+    allowed_hosts
+        Host headers to accept besides the loopback ones; may be given several times.
+    cors_origin
+        Foreign web pages that may call; may be given several times.
+    max_request_bytes
+        Larger request bodies get 413.
+    insecure
+        Listen beyond this machine without a key.
+    """
+    if (positional is None) == (model is None):
+        found = "no model" if model is None else "MODEL and --model"
+        raise UsageError(f"serve: {found}; expected MODEL or --model, such as smollm2.")
+    from plait.serve.settings import ServeSettings
+
+    try:
+        settings = ServeSettings(
+            model=positional or model or "",
+            host=host,
+            port=port,
+            options=asdict(flags),
+            model_name=served_model_name,
+            max_queue_size=max_queue_size,
+            max_body_bytes=max_request_bytes,
+            drain_timeout_s=drain_timeout,
+            api_keys=api_key,
+            allowed_hosts=allowed_hosts,
+            cors_origins=cors_origin,
+            insecure=insecure,
+        )
+    except ConfigError as error:
+        raise UsageError(f"serve: {error}") from None
+    return _serve(settings)
+
+
+def _serve(settings: ServeSettings) -> int:
+    """Take the port first: loading a model only to find the port busy wastes everybody's time."""
+    from plait.serve.listener import listen
+
+    try:
+        listener = listen(settings.host, settings.port)
+    except ConfigError as error:
+        raise UsageError(f"serve: {error}") from None
+    from plait.serve.server import log_to_stderr, run
+
+    log_to_stderr()
+    return run(settings, listener)
+
+
+@app.command
 def models() -> None:
     """List the models on this machine."""
     from plait.pipelines.model_files import ALIASES, local_models
@@ -164,14 +272,31 @@ def _open(model: str, flags: ModelFlags) -> LLM:
     from plait.pipelines.llm import LLM
 
     with _progress() as note:
-        return LLM(
-            model,
-            progress=note,
-            threads=flags.threads,
-            max_length=flags.max_length,
-            max_batch_size=flags.max_batch_size,
-            activation_mode=flags.activation_mode,
-        )
+        return LLM(model, progress=note, **asdict(flags))
+
+
+def _ask_server(
+    url: str, api_key: str | None, model: str | None, prompt: str | None, fields: dict[str, Any], raw: bool
+) -> None:
+    """As `run`, by a server."""
+    from plait.serve.client import Client
+
+    fields |= {} if model is None else {"model": model}
+    with Client(url, api_key) as client:
+        messages: list[dict[str, str]] = []
+        for line in _lines() if prompt is None else [prompt]:
+            messages.append({"role": "user", "content": line})
+            answer = _print_pieces(client.complete(line, **fields) if raw else client.chat(messages, **fields))
+            messages.append({"role": "assistant", "content": answer})
+
+
+def _print_pieces(pieces: Iterator[str]) -> str:
+    text = ""
+    for piece in pieces:
+        text += piece
+        print(piece, end="", flush=True)
+    print(flush=True)
+    return text
 
 
 def _as_chat(llm: LLM, messages: list[dict[str, str]], raw: bool) -> Any:
@@ -270,10 +395,14 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(_exit_code(arguments))
 
 
+class UsageError(Exception):
+    """Arguments that each are fine and do not go together, or a host that is none."""
+
+
 def _exit_code(arguments: list[str] | None) -> int:
     try:
-        app(arguments, exit_on_error=False, print_error=False)
-    except CycloptsError as error:
+        code = app(arguments, exit_on_error=False, print_error=False)
+    except (CycloptsError, UsageError) as error:
         _say(f"plait: {_one_line(error)} See plait --help.")
         return 2
     except KeyboardInterrupt:
@@ -286,7 +415,7 @@ def _exit_code(arguments: list[str] | None) -> int:
             raise
         _say(f"plait: {_one_line(error)}")
         return 1
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def _one_line(error: BaseException) -> str:

@@ -280,3 +280,10 @@ def test_slices_and_concatenation_of_odd_sizes_keep_every_byte(data: st.DataObje
     assert found.shape == expected.shape
     np.testing.assert_array_equal(found.numpy(), expected)
     np.testing.assert_array_equal((found[::-1, 1:]).copy().numpy(), expected[::-1, 1:])
+
+
+def test_the_empty_key_of_a_0d_tensor_is_a_value_and_the_ellipsis_a_view() -> None:
+    tensor = pl.asarray(1.0)
+    value, view = tensor[()], tensor[...]
+    tensor[()] = 5
+    assert (value.item(), view.item()) == (1.0, 5.0)

@@ -227,6 +227,26 @@ def test_in_place_results_must_fit_shape_and_dtype() -> None:
         y += 0.5
 
 
+def test_a_complex_value_is_not_stored_as_its_real_part() -> None:
+    x = pl.ones((2,))
+    for key in (0, [0, 1]):
+        with pytest.raises(DTypeError, match="complex value does not fit float32"):
+            x[key] = 1j
+    assert x.tolist() == [1.0, 1.0]
+
+
+def test_numpy_integers_make_shapes_of_python_ints() -> None:
+    size = np.int64(2)
+    for x in (pl.zeros(size), pl.ones((size, 3)), pl.ones(4).reshape(size, 2), pl.ones((1,)).broadcast_to((size,))):
+        assert all(type(side) is int for side in x.shape)
+
+
+@pytest.mark.parametrize("widths", [((1, 1),), -1, ((0, 0), (1, -1))])
+def test_impossible_pads_are_refused_at_the_call(widths: Any) -> None:
+    with pytest.raises(ShapeError, match=r"pad: widths .* for shape \(2, 2\)"):
+        pl.pad(pl.ones((2, 2)), widths)
+
+
 # Sharing memory
 
 
@@ -275,6 +295,19 @@ def test_work_on_shared_memory_runs_before_the_call_returns() -> None:
     result = pl.from_numpy(array) * 2
     array[:] = 100
     assert result.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_value_from_shared_memory_is_written_before_the_call_returns() -> None:
+    array = np.ones(3, np.float32)
+    shared = pl.from_numpy(array)
+    x, y, z = pl.zeros((3,)), pl.zeros((2, 3)), pl.zeros((3,))
+    x[...] = shared[::-1]
+    y[1] = shared
+    z[[0, 2]] = shared[1:]
+    array[:] = 100
+    assert x.tolist() == [1.0, 1.0, 1.0]
+    assert y.tolist() == [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
+    assert z.tolist() == [1.0, 0.0, 1.0]
 
 
 def test_work_recorded_before_sharing_keeps_its_values() -> None:

@@ -1,0 +1,1 @@
+"""One file for each kind of route; each adds its own to the application."""
