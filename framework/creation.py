@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from plait.framework.conversion import from_numpy
 from plait.framework.device import as_device
 from plait.framework.dim import Dim, Size
 from plait.framework.dtype import as_dtype, default_float, default_int, scalar_dtype
 from plait.framework.errors import ShapeError
 from plait.framework.ops import elementwise as e
 from plait.framework.ops import movement as m
-from plait.framework.tensor import Scalar, Tensor, constant, from_numpy, record
+from plait.framework.record import Scalar, constant, record
+from plait.framework.tensor import Tensor
 
 Shape = int | Sequence[Any]
 

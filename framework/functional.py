@@ -7,30 +7,21 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from plait.framework.conversion import asarray
 from plait.framework.dim import product
 from plait.framework.dtype import DType, accumulator, as_dtype, bool_, default_float, promote, scalar_dtype
 from plait.framework.errors import DTypeError, IndexingError, ShapeError
 from plait.framework.graph import SYMBOLIC
+from plait.framework.indexing import Axis, normalize_axes
 from plait.framework.op import Op
 from plait.framework.ops import elementwise as e
 from plait.framework.ops import movement as m
 from plait.framework.ops import product as p
 from plait.framework.ops import ragged
 from plait.framework.ops import reduce as r
-from plait.framework.tensor import (
-    Axis,
-    Tensor,
-    _as_operand,
-    _write_node,
-    asarray,
-    binary,
-    bitwise,
-    matmul,
-    normalize_axes,
-    operands,
-    record,
-    unary,
-)
+from plait.framework.record import as_operand, binary, bitwise, matmul, operands, record, unary
+from plait.framework.tensor import Tensor
+from plait.framework.writes import write_node
 
 
 def abs(x: Any) -> Tensor:  # noqa: A001
@@ -100,7 +91,7 @@ def reciprocal(x: Any) -> Tensor:
 
 def square(x: Any) -> Tensor:
     """x * x."""
-    operand = _as_operand(x, None)
+    operand = as_operand(x, None)
     return binary(e.MUL, operand, operand)
 
 
@@ -195,7 +186,7 @@ def round(x: Any) -> Tensor:  # noqa: A001
 
 
 def _rounding(op: Op, x: Any) -> Tensor:
-    operand = _as_operand(x, None)
+    operand = as_operand(x, None)
     return operand.copy() if operand.dtype.is_integral else record(op, (operand,))
 
 
@@ -324,7 +315,7 @@ def _logical(op: Op, a: Any, b: Any) -> Tensor:
 
 
 def _truth(x: Any) -> Tensor:
-    operand = _as_operand(x, None)
+    operand = as_operand(x, None)
     return operand if operand.dtype is bool_ else operand != 0
 
 
@@ -598,7 +589,7 @@ def relu(x: Any) -> Tensor:
 
 def silu(x: Any) -> Tensor:
     """x * sigmoid(x). Source: arXiv 1702.03118."""
-    operand = _as_operand(x, None)
+    operand = as_operand(x, None)
     return operand * sigmoid(operand)
 
 
@@ -609,7 +600,7 @@ def gelu(x: Any, approximate: str = "none") -> Tensor:
 
     The tanh form is computed as x * sigmoid(2u), which is the same function without its cancellation.
     """
-    operand = _as_operand(x, None)
+    operand = as_operand(x, None)
     if approximate == "none":
         return operand * 0.5 * (erf(operand * math.sqrt(0.5)) + 1)
     if approximate == "tanh":
@@ -701,7 +692,7 @@ def kv_store(
     tensors = (keys, values, row_offsets, lengths, page_table)
     specs = tuple(tensor.node().spec for tensor in (cache, *tensors))
     ragged.KV_STORE.infer(ragged.KV_STORE, specs, (layer,))
-    _write_node(cache, ragged.KV_STORE, tensors, (layer,))
+    write_node(cache, ragged.KV_STORE, tensors, (layer,))
 
 
 def paged_attention(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from plait.framework.dim import Dim, Size
+from plait.framework.dim import Dim, Size, product
 from plait.framework.errors import IndexingError, ShapeError
 from plait.framework.op import Shape
 
 StartStep = tuple[Size, int]
+Axis = int | Sequence[int] | None
 
 
 @dataclass(frozen=True)
@@ -175,3 +177,48 @@ def _groups(old: list[Size], new: list[Size]) -> list[tuple[int, int]] | None:
                 return None
         ends.append((i, j))
     return ends
+
+
+def normalize_axes(where: str, axis: Axis, rank: int) -> tuple[int, ...]:
+    """Axes as non-negative, distinct ints; None is all of them.
+
+    Raises: IndexingError for an axis outside the rank, ShapeError for one named twice.
+    """
+    if axis is None:
+        return tuple(range(rank))
+    given = tuple(axis) if isinstance(axis, Sequence) else (axis,)
+    for index in given:
+        if not -rank <= index < rank:
+            raise IndexingError(f"{where}: axis {index} for an array of rank {rank}; expected {-rank} to {rank - 1}.")
+    axes = tuple(index % rank for index in given)
+    if len(set(axes)) != len(axes):
+        raise ShapeError(f"{where}: axes {given} name one axis twice; name each axis once.")
+    return axes
+
+
+def resolve_shape(old: Shape, new: tuple[Any, ...]) -> Shape:
+    """A requested shape with its -1 filled in.
+
+    Raises: ShapeError when the element counts differ or cannot be inferred.
+    """
+    total = product(old)
+    known = product(tuple(size for size in new if not (isinstance(size, int) and size == -1)))
+    holes = sum(isinstance(size, int) and size == -1 for size in new)
+    if holes > 1 or any(isinstance(size, int) and size < -1 for size in new):
+        raise ShapeError(f"reshape: {new} for shape {old}; at most one size may be -1, the others are 0 or more.")
+    if holes and known == 0:
+        raise ShapeError(f"reshape: {new} for shape {old}; a -1 beside a 0 cannot be inferred.")
+    if holes:
+        fill = total // known
+        if fill * known != total:
+            raise ShapeError(f"reshape: {old} has {total} elements; {new} needs a multiple of {known}.")
+        return tuple(fill if isinstance(size, int) and size == -1 else size for size in new)
+    if known != total:
+        raise ShapeError(f"reshape: {old} has {total} elements; {new} has {known}.")
+    return tuple(new)
+
+
+def flat_args(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(args) == 1 and isinstance(args[0], Sequence):
+        args = tuple(args[0])
+    return tuple(arg if isinstance(arg, Dim) else arg.__index__() for arg in args if arg is not None)

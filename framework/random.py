@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from plait.framework.config import config
+from plait.framework.conversion import from_numpy
 from plait.framework.dtype import as_dtype, default_float
-from plait.framework.tensor import Tensor, from_numpy
+from plait.framework.tensor import Tensor
 
 Shape = int | Sequence[int]
 

@@ -16,7 +16,9 @@ from plait.framework.graph import CONST, INPUT, WEIGHT, Graph, Node, const, inpu
 from plait.framework.op import Spec
 from plait.framework.ops.elementwise import COPY
 from plait.framework.realize import realize_nodes
-from plait.framework.tensor import Storage, Tensor, tracing
+from plait.framework.storage import Storage
+from plait.framework.tensor import Tensor
+from plait.framework.writes import tracing
 from plait.jit.layout import BufferLayout, TensorLayout
 from plait.jit.view import base_of
 

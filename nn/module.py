@@ -15,11 +15,12 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from plait.framework import safetensors
+from plait.framework.conversion import from_numpy
 from plait.framework.device import Device, as_device
 from plait.framework.errors import ShapeError
 from plait.framework.graph import Graph, weight_node
 from plait.framework.sharding import NamedMapping
-from plait.framework.tensor import Tensor, from_numpy
+from plait.framework.tensor import Tensor
 from plait.jit.compiled import CompiledCallable
 from plait.jit.stage import StagedGraph, stage
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from plait.framework import functional as F
+from plait.framework.conversion import from_numpy
 from plait.framework.errors import ShapeError
-from plait.framework.tensor import Tensor, from_numpy
+from plait.framework.tensor import Tensor
 from plait.nn.kv_cache import RaggedBatch
 from plait.nn.module import Module
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from plait.framework.conversion import from_numpy
 from plait.framework.errors import ConfigError
-from plait.framework.tensor import Tensor, from_numpy
+from plait.framework.tensor import Tensor
 from plait.nn.kv_cache import CacheParams
 
 MEMORY_SHARE = 0.25  # of the smaller of the cgroup's limit and the free memory

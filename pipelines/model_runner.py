@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from plait.framework.tensor import Tensor, from_numpy
+from plait.framework.conversion import from_numpy
+from plait.framework.tensor import Tensor
 from plait.pipelines.kv_cache import create_cache, page_table
 from plait.pipelines.registry import LanguageModel
 from plait.pipelines.sampling import SamplingParams

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from plait.framework.blocks import FORMATS
+from plait.framework.conversion import from_numpy
 from plait.framework.errors import FormatError, LoadError
-from plait.framework.tensor import Tensor, from_numpy
+from plait.framework.tensor import Tensor
 from plait.nn.embedding import Embedding, QuantizedEmbedding
 from plait.nn.linear import JoinedLinear, Linear, Product, QuantizedLinear
 from plait.nn.module import Module

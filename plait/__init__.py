@@ -172,7 +172,9 @@ from plait.framework.functional import (  # noqa: E402
     var,
     where,
 )
-from plait.framework.tensor import Tensor, asarray, from_numpy, matmul  # noqa: E402
+from plait.framework.conversion import asarray, from_numpy  # noqa: E402
+from plait.framework.record import matmul  # noqa: E402
+from plait.framework.tensor import Tensor  # noqa: E402
 
 from plait.framework.graph import Node as _Node  # noqa: E402
 from plait.framework.realize import install_executor as _install_executor  # noqa: E402

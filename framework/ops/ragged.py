@@ -110,7 +110,7 @@ def _kv_store_spec(op: Op, specs: tuple[Spec, ...], attrs: Attrs) -> Spec:
     cache, keys, values, row_offsets, lengths, table = specs
     _require_ragged(op, row_offsets, lengths)
     found = f"keys {keys.dtype.name}{keys.shape}, values {values.dtype.name}{values.shape}"
-    fits = keys.dtype is float32 and len(keys.shape) == 3 and keys == values
+    fits = keys.dtype is values.dtype is float32 and len(keys.shape) == 3 and keys.shape == values.shape
     _require(op, fits, found, "two float32 (T, kv_heads, head_dim)")
     _require_cache(op, cache, keys.shape[1], keys.shape[2], attrs[0])
     _require(op, table.dtype is int32 and len(table.shape) == 2, f"page_table {table.shape}", "int32 (S, P)")

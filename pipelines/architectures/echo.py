@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from plait.framework import functional as F
+from plait.framework.conversion import from_numpy
 from plait.framework.errors import FormatError
-from plait.framework.tensor import Tensor, from_numpy
+from plait.framework.tensor import Tensor
 from plait.nn.kv_cache import CacheParams
 from plait.nn.module import Module
 from plait.pipelines.builtin import ECHO_COUNTDOWN, ECHO_NUMBERS, ECHO_TOKENS

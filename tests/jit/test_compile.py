@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plait.framework.tensor import Tensor, asarray
+from plait.framework.conversion import asarray
+from plait.framework.tensor import Tensor
 from plait.jit.compile import MAX_ENTRIES, compile
 from plait.jit.compiled import CompiledCallable
 from plait.jit.layout import TensorLayout

@@ -14,12 +14,13 @@ import pytest
 
 from plait.framework import functional as F
 from plait.framework.config import override
+from plait.framework.conversion import asarray, from_numpy
 from plait.framework.dim import symbol
 from plait.framework.errors import CompileError, LoadError, ShapeError
 from plait.framework.graph import Node
 from plait.framework.ops import elementwise
 from plait.framework.ops.movement import PAD
-from plait.framework.tensor import Tensor, asarray, from_numpy
+from plait.framework.tensor import Tensor
 from plait.jit import host_calls
 from plait.jit.compile import compile
 from plait.jit.entry import Frame, call_natively

@@ -9,9 +9,10 @@ import pytest
 
 from plait.framework import creation
 from plait.framework import functional as F
+from plait.framework.conversion import asarray
 from plait.framework.dim import symbol
 from plait.framework.errors import CompileError, ShapeError
-from plait.framework.tensor import Tensor, asarray
+from plait.framework.tensor import Tensor
 from plait.jit.layout import BufferLayout, TensorLayout
 from plait.jit.stage import external, stage
 

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 from plait.framework.config import override
+from plait.framework.conversion import from_numpy
 from plait.framework.errors import FormatError, LoadError
 from plait.framework.op import TABLE
-from plait.framework.tensor import Tensor, from_numpy
+from plait.framework.tensor import Tensor
 from plait.jit.runner import runner as eager
 from plait.pipelines.architectures.llama import ARCHITECTURES, LlamaConfig
 from plait.pipelines.gguf import GGUFFile

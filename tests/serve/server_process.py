@@ -45,8 +45,11 @@ def free_port() -> int:
 class ServerProcess:
     """One `plait serve`. As a context manager it leaves no process behind, whatever happened."""
 
-    def __init__(self, *flags: str, model: str = "echo?delay_ms=10", is_awaited: bool = True) -> None:
+    def __init__(
+        self, *flags: str, model: str = "echo?delay_ms=10", key: str | None = None, is_awaited: bool = True
+    ) -> None:
         self.port, self.mark = free_port(), uuid.uuid4().hex
+        self.headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self.folder = tempfile.TemporaryDirectory(prefix="plait-server-")
         self.log_path = Path(self.folder.name, "log")
         command = [sys.executable, "-m", "plait", "serve", model, "--port", str(self.port), *flags]
@@ -141,7 +144,7 @@ class ServerProcess:
 
     def get(self, path: str) -> Any:
         connection = self.connect()
-        connection.request("GET", path)
+        connection.request("GET", path, headers=self.headers)
         try:
             return json.loads(connection.getresponse().read())
         finally:
@@ -163,7 +166,9 @@ class ServerProcess:
 
     def send(self, connection: HTTPConnection, prompt: str, **fields: Any) -> None:
         body = {"model": self.model, "prompt": prompt, "max_tokens": 16, "temperature": 0} | fields
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        connection.request(
+            "POST", "/v1/completions", json.dumps(body), self.headers | {"Content-Type": "application/json"}
+        )
 
     @property
     def model(self) -> str:

@@ -107,7 +107,7 @@ def test_a_client_that_leaves_takes_nothing_with_it(
     for _ in range(rounds):
         leave(server)
         wait_idle(server)
-    # The cache holds a full batch of full length and no page more, so these cannot all end if one page is lost each time.
+    # The cache holds a full batch of full length and no page more: with one page lost each time these cannot all end.
     whole = [start(server, "b", max_tokens=LENGTH) for _ in range(BATCH)]
     for connection in whole:
         answer = json.loads(connection.getresponse().read())
