@@ -96,7 +96,7 @@ def _check(name: str, ours: Any, theirs: Any) -> None:
 
 def _case_rows(name: str, shape: tuple[int, ...], peer: Peer | None) -> list[Row]:
     arrays = operands(name, shape)
-    tensors = [pl.from_numpy(array) for array in arrays]
+    tensors = [pl.asarray(array, copy=True) for array in arrays]  # memory of their own, as the peer's tensors have
     _check(name, PLAIT[name](*tensors), NUMPY[name](*arrays))
     extents = "x".join(str(extent) for extent in shape)
     sides = [_side(lambda: PLAIT[name](*tensors)), _side(lambda: NUMPY[name](*arrays))]

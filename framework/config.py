@@ -42,10 +42,10 @@ KNOBS = {
         Knob("JIT", _int_in(0, 1), 1, "0 or 1", "0 runs every graph in the NumPy interpreter"),
         Knob(
             "CHECK",
-            _int_in(0, 2),
+            _int_in(0, 1),
             0,
-            "0..2",
-            "1 verifies between passes; 2 also compares each kernel with the interpreter",
+            "0 or 1",
+            "1 verifies records and graphs between compiler passes",
         ),
         Knob("COMPILE", _int_in(0, 1), 1, "0 or 1", "0 forbids compiling: a cache miss is an error"),
         Knob("CACHE", str, "", "folder or 0", "where compiled kernels and repacked weights are kept; 0 keeps none"),

@@ -10,6 +10,7 @@ PlaitError
  +- LoadError (LookupError)        a model, tensor or weight that was not found
  +- ConfigError (ValueError)       a setting, flag or environment variable with an impossible value
  +- RequestError (ValueError)      a request the engine refuses; carries status, param and code
+ +- EngineDied (RuntimeError)      the server's engine process ended, and is not started again
 """
 
 from __future__ import annotations
@@ -63,3 +64,7 @@ class RequestError(PlaitError, ValueError):
         self.status = status
         self.param = param
         self.code = code
+
+
+class EngineDied(PlaitError, RuntimeError):
+    """The engine process ended and is not started again."""

@@ -24,6 +24,7 @@ from plait.jit.program import ARENA_TOO_SMALL, DIVISION_BY_ZERO, Program, build,
 from plait.jit.rewrite import simplify
 from plait.jit.stage import StagedGraph
 from plait.jit.target import host_target
+from plait.jit.verify import verify_graph
 
 _ENTRY = "plait_entry"
 Progress = Callable[[int, int], None]
@@ -73,6 +74,9 @@ class Native:
 
     def __init__(self, staged: StagedGraph, strict: bool, progress: Progress | None = None) -> None:
         graph = simplify(staged.graph)
+        if config.check:
+            verify_graph(staged.graph, "trace")
+            verify_graph(graph, "simplify")
         staged = replace(staged, graph=graph)
         if config.debug >= 4:
             print(graph, file=sys.stderr)

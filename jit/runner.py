@@ -29,6 +29,7 @@ from plait.jit.lower import lower
 from plait.jit.plan import Plans, structure
 from plait.jit.pool import shared_pool
 from plait.jit.target import host_target
+from plait.jit.verify import verify
 from plait.jit.view import base_of
 
 Array = np.ndarray[Any, Any]
@@ -76,6 +77,8 @@ class Runner:
     def execute(self, nodes: list[Node], outputs: list[Node]) -> None:
         """Give every node of `outputs` a buffer. `nodes` holds all pending records they need, in program order."""
         held = held_outside(nodes, outputs)
+        if config.check:
+            verify(nodes, "record")
         key, batch = structure(nodes, held)
         plan = None if config.debug >= 2 else self._plans.find(key)
         if plan is not None:
