@@ -5,84 +5,23 @@ Prompts are texts, lists of token ids, or chat messages (a list of {"role", "con
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from plait.framework.config import config
-from plait.framework.errors import ConfigError, RequestError
-from plait.nn.linear import checked_mode
+from plait.framework.errors import RequestError
 from plait.pipelines.builtin import open_model
 from plait.pipelines.chat_template import render
+from plait.pipelines.core import Progress, create_core, load_module, options_from
 from plait.pipelines.detokenizer import Detokenizer
-from plait.pipelines.engine import MAX_ROWS, EngineCore, Event, Request
-from plait.pipelines.kv_cache import memory_bytes, num_pages_for
-from plait.pipelines.model_runner import ModelRunner
-from plait.pipelines.registry import LanguageModel, load_model
+from plait.pipelines.engine import Event, Request
 from plait.pipelines.sampling import SamplingParams
 from plait.pipelines.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
-Progress = Callable[[str, int, int], None]  # stage, how much is done, of how much (0: unknown)
-
-
-@dataclass(frozen=True)
-class Options:
-    """What an LLM may be told besides its model.
-
-    max_length             tokens of prompt and answer together; None: the model's context
-    max_batch_size         sequences in one step
-    max_batch_input_tokens rows in one step; longer prompts are cut into chunks
-    kv_cache_page_size     positions per page of the cache, a multiple of 32
-    activation_mode        "int8" or "exact"
-    threads                CPU threads; None: what this process may use
-    seed                   fixes the seeds of requests that bring none
-    """
-
-    max_length: int | None = None
-    max_batch_size: int = 16
-    max_batch_input_tokens: int = MAX_ROWS
-    kv_cache_page_size: int = 32
-    activation_mode: str = "int8"
-    threads: int | None = None
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        checked_mode(self.activation_mode)
-        for name, low, high in _RANGES:
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or not low <= value <= high):
-                raise ConfigError(f"{name}: {value!r} is not possible; expected an integer from {low} to {high}.")
-        if self.kv_cache_page_size % 32:
-            raise ConfigError(f"kv_cache_page_size: {self.kv_cache_page_size}; expected a multiple of 32.")
-
-
-_RANGES = [
-    ("max_length", 2, 1 << 30),
-    ("max_batch_size", 1, 4096),
-    ("max_batch_input_tokens", 1, 1 << 20),
-    ("kv_cache_page_size", 32, 4096),
-    ("threads", 1, 1024),
-    ("seed", 0, 2**63 - 1),
-]
-
-
-def options_from(values: Mapping[str, Any]) -> Options:
-    """Options by name.
-
-    Raises: TypeError for an unknown name, with the nearest known one; ConfigError for an impossible value.
-    """
-    known = [option.name for option in fields(Options)]
-    for name in values:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}."
-            raise TypeError(f"LLM: {name!r} is not an option; {hint}")
-    return Options(**values)
 
 
 @dataclass(frozen=True)
@@ -163,40 +102,16 @@ class LLM:
         self.options = options_from(options)
         self.timings = Timings()
         self._ids = itertools.count()
-        if self.options.threads is not None:
-            config.threads = self.options.threads
         note = progress or (lambda stage, done, total: None)
         start = time.perf_counter()
         note("loading", 0, 0)
         file = open_model(model)
         self.tokenizer = Tokenizer.from_gguf(file.metadata)
-        module: Any = load_model(file, mode=self.options.activation_mode, page_size=self.options.kv_cache_page_size)
+        module = load_module(file, self.options)
         loaded = time.perf_counter()
-        self.max_length = self._checked_length(module)
-        note("compiling", 0, 0)
-        self.engine = self._create_engine(module, lambda done, total: note("compiling", done, total))
+        self.engine = create_core(module, self.options, self.tokenizer.eog_ids, note)
+        self.max_length = self.engine.max_length
         self.timings = Timings(loaded - start, time.perf_counter() - loaded)
-
-    def _checked_length(self, module: LanguageModel) -> int:
-        length = self.options.max_length or module.context_length
-        if length > module.context_length:
-            raise ConfigError(f"max_length: {length} is over the model's context of {module.context_length} tokens.")
-        return length
-
-    def _create_engine(self, module: LanguageModel, progress: Callable[[int, int], None]) -> EngineCore:
-        options = self.options
-        pages = num_pages_for(module.cache_params, options.max_batch_size, self.max_length, memory_bytes())
-        runner = ModelRunner(module, pages, progress)
-        runner.warm_up()
-        return EngineCore(
-            runner,
-            page_size=options.kv_cache_page_size,
-            max_length=self.max_length,
-            end_ids=self.tokenizer.eog_ids,
-            max_batch_size=options.max_batch_size,
-            max_rows=options.max_batch_input_tokens,
-            seed=options.seed,
-        )
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt. Chat messages go through the model's template.

@@ -86,8 +86,7 @@ class Tokenizer:
         self.bos_id, self.eos_id = bos_id, eos_id
         self.add_bos, self.add_eos = add_bos and bos_id is not None, add_eos and eos_id is not None
         self.chat_template = chat_template
-        by_name = (i for i, name in enumerate(self._tokens) if name in END_NAMES)
-        self.eog_ids = frozenset(end_ids) | frozenset(by_name)
+        self.eog_ids = frozenset(end_ids) | _named_ends(self._tokens)
         plain = self._named_tokens((_USER_DEFINED,))
         self._named = {False: plain, True: self._named_tokens((_USER_DEFINED, *_SPECIAL_TYPES))}
 
@@ -108,7 +107,7 @@ class Tokenizer:
             rules,
             bos_id=fields.token_id("bos_token_id", len(tokens)),
             eos_id=fields.token_id("eos_token_id", len(tokens)),
-            end_ids=[i for key in _END_ID_KEYS if (i := fields.token_id(key, len(tokens))) is not None],
+            end_ids=fields.end_ids(len(tokens)),
             add_bos=fields.flag("add_bos_token", rules.add_bos),
             add_eos=fields.flag("add_eos_token", False),
             chat_template=metadata.get("tokenizer.chat_template"),
@@ -195,6 +194,20 @@ def _split_steps(rules: SplitRules) -> list[Any]:
     return [*digits, *words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not words)]
 
 
+def end_ids_of(metadata: Mapping[str, Any]) -> frozenset[int]:
+    """The ids after which an answer is complete: the tokenizer's `eog_ids`, without the cost of a tokenizer.
+
+    Raises: FormatError naming the field that is missing or impossible.
+    """
+    fields = _Fields(metadata)
+    tokens = fields.strings("tokens")
+    return fields.end_ids(len(tokens)) | _named_ends(tokens)
+
+
+def _named_ends(tokens: Sequence[str]) -> frozenset[int]:
+    return frozenset(i for i, name in enumerate(tokens) if name in END_NAMES)
+
+
 class _Fields:
     """The `tokenizer.ggml.*` fields of the metadata, each checked as it is read."""
 
@@ -242,6 +255,10 @@ class _Fields:
         if value is not None and not (type(value) is int and 0 <= value < num_tokens):
             self.fail(field, f"{value!r}; expected an id from 0 to {num_tokens - 1}.")
         return value
+
+    def end_ids(self, num_tokens: int) -> frozenset[int]:
+        ids = (self.token_id(key, num_tokens) for key in _END_ID_KEYS)
+        return frozenset(i for i in ids if i is not None)
 
     def flag(self, field: str, default: bool) -> bool:
         value = self.get(field)

@@ -43,11 +43,20 @@ class TokenStream(Protocol):
 class Engine(Protocol):
     """Whoever makes tokens out of prompts."""
 
-    state: str
-    progress: str
-    info: Any
-    running: int
-    waiting: int
+    @property
+    def state(self) -> str: ...  # "loading", "ready" or "dead"
+
+    @property
+    def progress(self) -> str: ...
+
+    @property
+    def info(self) -> Any: ...
+
+    @property
+    def running(self) -> int: ...
+
+    @property
+    def waiting(self) -> int: ...
 
     def submit(self, prompt: Sequence[int], params: SamplingParams, request_id: str) -> Any: ...
 
@@ -60,24 +69,24 @@ class Limits:
     vocab_size: int
     max_requests: int
 
-    def check_prompt(self, prompt: Sequence[int]) -> None:
-        """Refuse a prompt that cannot be served.
+    def check_prompt(self, prompt: Sequence[int], param: str) -> None:
+        """Refuse a prompt that cannot be served; `param` is the field it came from.
 
         Raises: RequestError naming both lengths, or the id that is no token.
         """
         if not prompt:
-            raise RequestError("prompt: no tokens; expected at least one.", param="prompt")
+            raise RequestError(f"{param}: no tokens; expected at least one.", param=param)
         if len(prompt) >= self.max_length:
             raise RequestError(
-                f"prompt: {len(prompt)} tokens; the context holds {self.max_length}, at least one of them for the "
+                f"{param}: {len(prompt)} tokens; the context holds {self.max_length}, at least one of them for the "
                 "answer. shorten the prompt.",
                 code="context_length_exceeded",
-                param="prompt",
+                param=param,
             )
         if not 0 <= min(prompt) <= max(prompt) < self.vocab_size:
             bad = next(token for token in prompt if not 0 <= token < self.vocab_size)
             raise RequestError(
-                f"prompt: {shown(bad)} is not a token; expected ids from 0 to {self.vocab_size - 1}.", param="prompt"
+                f"{param}: {shown(bad)} is not a token; expected ids from 0 to {self.vocab_size - 1}.", param=param
             )
 
 

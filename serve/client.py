@@ -109,7 +109,7 @@ class Client:
                 if response.status_code != 200:
                     response.read()
                     _check(response)
-                yield from _chunks(response.iter_lines())
+                yield from _chunks(_lines(response.iter_bytes()))
         except httpx.TransportError as error:
             raise self._nobody(error) from None
 
@@ -117,16 +117,26 @@ class Client:
         return LoadError(f"{self.url}: no answer ({error or type(error).__name__}). is the server running there?")
 
 
-def _chunks(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+def _lines(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """Lines as the event stream format has them. httpx's own end at U+2028 too, which a text may hold."""
+    held = b""
+    for part in parts:
+        *lines, held = (held + part).split(b"\n")
+        yield from (line.removesuffix(b"\r") for line in lines)
+    if held:
+        yield held
+
+
+def _chunks(lines: Iterator[bytes]) -> Iterator[dict[str, Any]]:
     """The JSON of each event, up to [DONE].
 
     Raises: RequestError for an error event, or a stream that ends without [DONE].
     """
     for line in lines:
-        name, _, data = line.partition(": ")
-        if name != "data":
+        name, _, data = line.partition(b": ")
+        if name != b"data":
             continue
-        if data == "[DONE]":
+        if data == b"[DONE]":
             return
         chunk = json.loads(data)
         if "error" in chunk:

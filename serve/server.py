@@ -93,7 +93,6 @@ class _Server:
         application: Any = self.app
         await application._startup()
         http: Any = await application.create_server(sock=self.listener, backlog=BACKLOG, return_asyncio_server=True)
-        await http
         self._phase("listening on %s", address(self.listener))
         return http
 
@@ -104,13 +103,11 @@ class _Server:
         loading = asyncio.create_task(self.engine.wait_ready())
         reporting = asyncio.create_task(self._report_progress())
         try:
-            # The engine says what is wrong with a model that neither side can open.
             tokenizer = await asyncio.to_thread(_load_tokenizer, self.settings.model)
             self._phase("tokenizer loaded, %d tokens", tokenizer.vocab_size)
             await loading
         finally:
-            reporting.cancel()
-            loading.cancel()
+            await _cancel(reporting, loading)
         self.serving.text = TextSide(tokenizer)
         self._announce()
         await self.engine.wait_failed()
@@ -178,9 +175,13 @@ async def _first(*waits: Coroutine[Any, Any, Any]) -> Any:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return next(task for task in tasks if task in done).result()
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _cancel(*tasks)
+
+
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _value_after(event: asyncio.Event, value: int) -> int:

@@ -12,7 +12,7 @@ from plait.serve.app import Serving
 from plait.serve.routes.generation import Shape, read_body, respond
 from plait.serve.schema import ChatRequest
 
-_SHAPE = Shape("chatcmpl", "chat.completion", "chat.completion.chunk", is_chat=True)
+_SHAPE = Shape("chatcmpl", "chat.completion", "chat.completion.chunk", prompt_field="messages", is_chat=True)
 
 
 def add_to(app: Sanic[Any, Any]) -> None:

@@ -12,7 +12,7 @@ from plait.serve.app import Serving
 from plait.serve.routes.generation import Shape, read_body, respond
 from plait.serve.schema import CompletionRequest
 
-_SHAPE = Shape("cmpl", "text_completion", "text_completion", is_chat=False)
+_SHAPE = Shape("cmpl", "text_completion", "text_completion", prompt_field="prompt", is_chat=False)
 
 
 def add_to(app: Sanic[Any, Any]) -> None:

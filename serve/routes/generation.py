@@ -36,6 +36,7 @@ class Shape:
     id_prefix: str
     object: str
     chunk_object: str
+    prompt_field: str
     is_chat: bool
 
     def choice(self, index: int, text: str, reason: str | None) -> dict[str, Any]:
@@ -67,7 +68,7 @@ async def respond(
 ) -> HTTPResponse | None:
     """Submit the prompts and answer; None when the answer went out as a stream."""
     serving: Serving = request.app.ctx.serving
-    wanted = _wanted(body, prompts, serving.limits)
+    wanted = _wanted(body, prompts, serving.limits, shape.prompt_field)
     answer_id = f"{shape.id_prefix}-{uuid.uuid4().hex}"
     head: dict[str, Any] = {"id": answer_id, "object": shape.chunk_object if body.stream else shape.object}
     head |= {"created": int(time.time()), "model": serving.settings.served_name}
@@ -85,7 +86,7 @@ async def respond(
 
 
 def _wanted(
-    body: schema.ChatRequest | schema.CompletionRequest, prompts: Sequence[Sequence[int]], limits: Limits
+    body: schema.ChatRequest | schema.CompletionRequest, prompts: Sequence[Sequence[int]], limits: Limits, field: str
 ) -> list[Wanted]:
     """Each prompt with the parameters of its choices, all checked before any is submitted."""
     if len(prompts) * body.n > limits.max_requests:
@@ -95,7 +96,7 @@ def _wanted(
         )
     wanted: list[Wanted] = []
     for prompt in prompts:
-        limits.check_prompt(prompt)
+        limits.check_prompt(prompt, field)
         left = limits.max_length - len(prompt)
         max_tokens = left if body.limit is None else min(body.limit, left)
         each: list[SamplingParams | None] = [None] * body.n

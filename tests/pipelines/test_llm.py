@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from plait.framework.errors import ConfigError, LoadError, RequestError
-from plait.pipelines.llm import LLM, options_from
+from plait.pipelines.core import options_from
+from plait.pipelines.llm import LLM
 from plait.pipelines.sampling import SamplingParams
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "smollm2_golden.json").read_text(encoding="utf-8"))

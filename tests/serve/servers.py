@@ -1,4 +1,4 @@
-"""Servers to test against: the application on a scripted engine in this process, and `plait serve` as users start it."""
+"""Servers to test against: the application on a scripted engine in this process, and `plait serve` in another one."""
 
 from __future__ import annotations
 
@@ -148,6 +148,7 @@ def serving(engine: Engine, **settings: Any) -> Iterator[Served]:
     async def main() -> None:
         stop = asyncio.Event()
         app = create_app(ServeSettings(**{"model": "echo"} | settings), engine, TextSide(ECHO))  # type: ignore[arg-type]
+        app.config.TOUCHUP = False  # it rewrites Sanic's own classes, which works once per process
         await app._startup()  # type: ignore[no-untyped-call]
         http: Any = await app.create_server(sock=listener, return_asyncio_server=True)
         started.extend([app, asyncio.get_running_loop(), stop])
@@ -159,8 +160,11 @@ def serving(engine: Engine, **settings: Any) -> Iterator[Served]:
         await asyncio.sleep(0.01)
 
     def run() -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(main())
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(main())
+        finally:
+            ready.set()
 
     thread = threading.Thread(target=run)
     thread.start()

@@ -35,7 +35,7 @@ ENDLESS = 100_000
 def server() -> Iterator[ServerProcess]:
     """One server for the tests that do not end it."""
     flags = ["--max-batch-size", str(BATCH), "--max-queue-size", str(QUEUE), "--max-length", str(LENGTH)]
-    flags += ["--max-body-bytes", str(BODY_LIMIT)]
+    flags += ["--max-request-bytes", str(BODY_LIMIT)]
     with ServerProcess(*flags, model="echo?delay_ms=4") as running:
         yield running
 

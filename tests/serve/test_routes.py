@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import json
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -403,7 +404,6 @@ def test_a_request_that_is_cut_is_told_so(stream: bool) -> None:
                     rest = [line for line in lines if line]
                 assert len(rest) == 1 and '"code":"draining"' in rest[0]
             else:
-                import threading
 
                 def cut() -> None:
                     wait_until(lambda: engine.running == 1)
