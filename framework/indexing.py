@@ -117,68 +117,6 @@ def _bound(value: Any, default: Size, size: Size) -> Size:
     return size + value if isinstance(value, int) and value < 0 else value
 
 
-def c_strides(shape: Shape) -> tuple[Size, ...]:
-    """Element strides of a contiguous array."""
-    strides: list[Size] = []
-    step: Size = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step = step * size
-    return tuple(reversed(strides))
-
-
-def reshape_strides(shape: Shape, strides: tuple[Size, ...], new: Shape) -> tuple[Size, ...] | None:
-    """Strides that show the same memory under another shape, or None where only a copy can: NumPy's rule."""
-    if any(size == 0 for size in shape):
-        return c_strides(new)
-    old = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size != 1]
-    result: list[Size] = []
-    taken = 0
-    groups = _groups([size for size, _ in old], list(new))
-    if groups is None:
-        return None
-    for first, last in groups:
-        group = old[taken:first]
-        if any(a[1] != b[1] * b[0] for a, b in zip(group, group[1:], strict=False)):
-            return None
-        step: Size = group[-1][1] if group else 1
-        inner: list[Size] = []
-        for size in reversed(new[len(result) : last]):
-            inner.append(step)
-            step = step * size
-        result.extend(reversed(inner))
-        taken = first
-    return tuple(result)
-
-
-def _groups(old: list[Size], new: list[Size]) -> list[tuple[int, int]] | None:
-    """Ends (in old, in new) of the shortest runs of axes whose sizes multiply to the same number."""
-    ends: list[tuple[int, int]] = []
-    i = j = 0
-    while i < len(old) or j < len(new):
-        a: Size = 1
-        b: Size = 1
-        if i < len(old):
-            a, i = old[i], i + 1
-        if j < len(new):
-            b, j = new[j], j + 1
-        while a != b:
-            if isinstance(a, int) and isinstance(b, int):
-                grow_old = a < b
-            else:
-                grow_old = isinstance(b, Dim) and (isinstance(a, int) or len(str(a)) < len(str(b)))
-            if grow_old and i < len(old):
-                a, i = a * old[i], i + 1
-            elif j < len(new):
-                b, j = b * new[j], j + 1
-            elif i < len(old):
-                a, i = a * old[i], i + 1
-            else:
-                return None
-        ends.append((i, j))
-    return ends
-
-
 def normalize_axes(where: str, axis: Axis, rank: int) -> tuple[int, ...]:
     """Axes as non-negative, distinct ints; None is all of them.
 

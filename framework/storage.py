@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeGuard
 
 import numpy as np
 
-from plait.framework import indexing
 from plait.framework.device import CPU, Device
 from plait.framework.dim import Size, product
 from plait.framework.dtype import DType
@@ -21,6 +20,7 @@ from plait.framework.graph import SYMBOLIC, Node, realized
 from plait.framework.op import Attrs, Op, Shape
 from plait.framework.ops import movement as m
 from plait.framework.realize import realize_nodes
+from plait.framework.strides import contiguous_strides
 
 if TYPE_CHECKING:
     from plait.framework.tensor import Tensor
@@ -125,7 +125,7 @@ class Stored:
     def _layout(self) -> tuple[Size, tuple[Size, ...]]:
         """Element offset and strides within the storage."""
         if self._parent is None:
-            return 0, indexing.c_strides(self.shape)
+            return 0, contiguous_strides(self.shape)
         return self._offset, self._strides
 
     def _is_exposed(self) -> bool:

@@ -31,6 +31,7 @@ from plait.framework.record import (
     reduce,
 )
 from plait.framework.storage import Stored
+from plait.framework.strides import reshape_strides
 from plait.framework.writes import assigned, drop_leading_ones, fancy_get, fancy_set, write_node
 
 Array = np.ndarray[Any, Any]
@@ -86,7 +87,7 @@ class Tensor(Stored):
         if new == self.shape:
             new = self.shape
         offset, strides = self._layout()
-        moved = indexing.reshape_strides(self.shape, strides, new)
+        moved = reshape_strides(self.shape, strides, new)
         if moved is None:
             return record(m.RESHAPE, (self,), (new,))
         return self._view(m.RESHAPE, (new,), new, offset, moved)
@@ -178,7 +179,7 @@ class Tensor(Stored):
         view = self._view(m.SLICE, (index.starts_steps, index.sliced), index.sliced, offset, moved)
         if index.result == index.sliced:
             return view
-        shown = indexing.reshape_strides(index.sliced, moved, index.result)
+        shown = reshape_strides(index.sliced, moved, index.result)
         assert shown is not None, "dropping and adding size-1 axes never copies"
         return view._view(m.RESHAPE, (index.result,), index.result, offset, shown)
 

@@ -34,7 +34,7 @@ class TreeDef:
     @cached_property
     def num_leaves(self) -> int:
         """Leaves that a flatten gives."""
-        return (self.kind == "leaf") + sum(child.num_leaves for child in self.children)
+        return sum(part.kind == "leaf" for part in _parts(self))
 
     @property
     def child_keys(self) -> tuple[Any, ...]:
@@ -56,17 +56,11 @@ class TreeDef:
         return found
 
     def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if not isinstance(other, TreeDef):
-            return NotImplemented
-        return _mismatch(self, other) is None and all(
-            mine == theirs for mine, theirs in zip(self.children, other.children, strict=True)
-        )
+        return _equal(self, other) if isinstance(other, TreeDef) else NotImplemented
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.kind, self.keys, self.children))
+        return hash(tuple((part.kind, part.keys) for part in _parts(self)))
 
     def __hash__(self) -> int:
         return self._hash
@@ -163,6 +157,27 @@ def place_child(node: Any, key: Any, value: Any) -> None:
 
 
 # Comparing
+
+
+def _parts(treedef: TreeDef) -> Iterator[TreeDef]:
+    """A structure and every structure below it. No recursion: what can be flattened can be counted and hashed."""
+    pending = [treedef]
+    while pending:
+        part = pending.pop()
+        yield part
+        pending.extend(part.children)
+
+
+def _equal(a: TreeDef, b: TreeDef) -> bool:
+    pending = [(a, b)]
+    while pending:
+        mine, theirs = pending.pop()
+        if mine is theirs:
+            continue
+        if (mine.kind, mine.keys) != (theirs.kind, theirs.keys) or not payload_equal(mine.meta, theirs.meta):
+            return False
+        pending.extend(zip(mine.children, theirs.children, strict=True))
+    return True
 
 
 def payload_equal(a: Any, b: Any) -> bool:

@@ -113,25 +113,29 @@ def _is_empty(entry: Any) -> bool:
     return isinstance(entry, list | tuple) and not entry
 
 
-def fancy_get(x: Tensor, key: Any) -> Tensor:
+def _selection(x: Tensor, key: Any) -> tuple[tuple[Any, ...], list[Tensor], tuple[int, ...]]:
+    """An index with arrays, and the shape it selects.
+
+    Raises: IndexingError for an index outside its axis.
+    """
     template, arrays = _fancy_parts(x, key)
-    hosts = tuple(array._host() for array in arrays)
     probe = np.broadcast_to(np.empty((), np.bool_), x.shape)
     try:
-        shape = probe[m._fancy_key(template, hosts)].shape
+        shape = probe[m._fancy_key(template, tuple(array._host() for array in arrays))].shape
     except IndexError as error:
         raise IndexingError(f"index: shape {x.shape}: {error}.") from None
+    return template, arrays, shape
+
+
+def fancy_get(x: Tensor, key: Any) -> Tensor:
+    """x[key] where an entry of the key is an array."""
+    template, arrays, shape = _selection(x, key)
     return record(m.FANCY_GET, (x, *arrays), (template, shape))
 
 
 def fancy_set(x: Tensor, key: Any, value: Any) -> None:
-    template, arrays = _fancy_parts(x, key)
-    hosts = tuple(array._host() for array in arrays)
-    probe = np.broadcast_to(np.empty((), np.bool_), x.shape)
-    try:
-        shape = probe[m._fancy_key(template, hosts)].shape
-    except IndexError as error:
-        raise IndexingError(f"index: shape {x.shape}: {error}.") from None
+    """x[key] = value where an entry of the key is an array."""
+    template, arrays, shape = _selection(x, key)
     if x._is_broadcast():
         raise ValueError(f"write: a broadcast view of shape {x.shape} is read-only; copy() it first.")
     source = assigned(as_operand(value, x.dtype), x.dtype)

@@ -9,6 +9,7 @@ from plait.framework.dim import Size, ceil_div, product
 from plait.framework.dtype import DTYPES
 from plait.framework.graph import Node
 from plait.framework.op import Shape
+from plait.framework.strides import contiguous_strides, merge_axes
 from plait.jit.builder import REGISTER_TYPES, Builder, Value
 from plait.jit.expression import ExpressionBuilder, Typed, memory_element
 from plait.jit.kernel import Decline, Fused, Kernel, Launch
@@ -27,7 +28,7 @@ from plait.jit.kernels.loops import (
 )
 from plait.jit.kernels.program import Program, program_name, require_code
 from plait.jit.target import Target
-from plait.jit.view import contiguous_strides, copied_view, is_copying_reshape, merge_axes
+from plait.jit.view import copied_view, is_copying_reshape
 
 BLOCK = 1024  # elements of the innermost axis that one unit covers
 STRIP = 16  # rows that share the cache lines of operands that are walked across

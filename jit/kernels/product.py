@@ -9,12 +9,13 @@ from typing import Any
 from plait.framework.dim import Size, ceil_div, product
 from plait.framework.graph import Node
 from plait.framework.op import Shape
+from plait.framework.strides import merge_axes
 from plait.jit.kernel import Decline, Kernel, Launch, Operand
 from plait.jit.kernels.product_code import GROUP, Layout, ProductSpec, emit_product
 from plait.jit.kernels.rows import Rows, rows_of
 from plait.jit.kernels.tiles import LANES
 from plait.jit.packing import block_layout
-from plait.jit.view import merge_axes, resolve
+from plait.jit.view import resolve
 
 __all__ = ["ProductSpec", "lower_product", "product_kernel"]
 

@@ -16,12 +16,13 @@ from plait.framework.graph import CONST, Node
 from plait.framework.op import Shape
 from plait.framework.ops.elementwise import POW
 from plait.framework.ops.movement import IOTA
+from plait.framework.strides import contiguous_strides
 from plait.jit.builder import REGISTER_TYPES, Builder
 from plait.jit.expression import ExpressionBuilder
 from plait.jit.kernel import Decline, Fused, Ref
 from plait.jit.math import Unsupported
 from plait.jit.target import host_target
-from plait.jit.view import View, contiguous_strides, copied_view, resolve
+from plait.jit.view import View, copied_view, resolve
 
 Frame = tuple[int, ...]
 Step = tuple[str, tuple[Ref, ...], tuple[Any, ...]]

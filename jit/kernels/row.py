@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from plait.framework.dim import Size, product
 from plait.framework.graph import Node
 from plait.framework.op import Shape
+from plait.framework.strides import merge_axes
 from plait.jit.builder import REGISTER_TYPES, Builder, Value
 from plait.jit.expression import ExpressionBuilder, Typed, memory_element
 from plait.jit.kernel import Decline, Kernel, Launch, Ref
@@ -40,7 +41,6 @@ from plait.jit.kernels.passes import (
 from plait.jit.kernels.program import Program, program_name
 from plait.jit.kernels.reductions import LANES, Reduction, flatten, split_like
 from plait.jit.target import Target
-from plait.jit.view import merge_axes
 
 CHUNK = 4096  # elements after which the accumulators of sums start anew
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from plait.framework.dim import Size, product
 from plait.framework.graph import Node
 from plait.framework.op import Shape
+from plait.framework.strides import merge_axes
 from plait.jit.kernel import Decline
-from plait.jit.view import merge_axes, resolve
+from plait.jit.view import resolve
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,11 +7,12 @@ from typing import Any
 
 from plait.framework.dim import Size, product
 from plait.framework.graph import CONST, Node
+from plait.framework.strides import merge_axes
 from plait.jit.builder import REGISTER_TYPES, Builder, Value
 from plait.jit.expression import ExpressionBuilder, memory_element
 from plait.jit.kernel import Decline, Kernel, Launch, Operand
 from plait.jit.target import Target
-from plait.jit.view import merge_axes, resolve
+from plait.jit.view import resolve
 
 
 @dataclass(frozen=True)

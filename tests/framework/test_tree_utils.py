@@ -147,6 +147,11 @@ class Raising:
         raise RuntimeError("compared")
 
 
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("printed")
+
+
 class Noting:
     """A function that notes what it was called with."""
 
@@ -207,6 +212,42 @@ def test_containers_come_back_equal_and_fresh(value: Any) -> None:
     twin = rebuild(value, shared=True)
     assert twin == value and rebuild(value) == value
     assert twin is not value or not isinstance(value, list | dict)
+
+
+named_values = st.recursive(
+    st.integers(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text("abc", min_size=1, max_size=2), inner, max_size=3)
+        | st.builds(Point, inner, inner)
+        | st.builds(lambda w, b: Layer(w=w, b=b), inner, inner)
+    ),
+    max_leaves=12,
+)
+
+
+@pytest.mark.system(106)
+@given(named_values)
+def test_writing_every_path_equals_mapping_every_leaf(value: Any) -> None:
+    leaves, treedef = tree.flatten(value)
+    named = tree.paths(value)
+    assert list(named) == treedef.leaf_paths and list(named.values()) == leaves == tree.leaves(value)
+    mapped = tree.map(lambda number: number + 1, value)
+    assert tree.paths(value) == named  # map leaves its argument alone
+    written = tree.update(rebuild(value), {path: number + 1 for path, number in named.items()})
+    assert tree.flatten(written) == tree.flatten(mapped) == ([number + 1 for number in leaves], treedef)
+
+
+def test_a_structure_as_deep_as_flatten_reaches_is_counted_compared_and_hashed() -> None:
+    def chain(end: Any) -> Any:
+        for _ in range(600):
+            end = [end]
+        return end
+
+    treedef, same, longer = structure(chain(1)), structure(chain(2)), structure(chain([1]))
+    assert treedef == same and hash(treedef) == hash(same) and treedef != longer
+    assert treedef.num_leaves == longer.num_leaves == 1
 
 
 def test_dicts_of_one_key_set_are_one_structure_whatever_the_insertion_order() -> None:
@@ -326,7 +367,7 @@ def test_static_values_are_part_of_the_structure() -> None:
     assert treedef != structure({"w": weight, "n": 5, "a": array}, leaf=Weight)
 
 
-@pytest.mark.parametrize("kind", [Ambiguous, Agreeing, Raising])
+@pytest.mark.parametrize("kind", [Ambiguous, Agreeing, Raising, Unprintable])
 def test_a_payload_that_cannot_be_compared_equals_itself_only(kind: type) -> None:
     payload = kind()
     assert structure([payload], leaf=Weight) == structure([payload], leaf=Weight)

@@ -12,7 +12,8 @@ from plait.framework.dim import symbol
 from plait.framework.dtype import float32
 from plait.framework.graph import Node, input_node
 from plait.framework.op import TABLE
-from plait.jit.view import View, contiguous_strides, is_copying_reshape, is_view, merge_axes, reshape_strides, resolve
+from plait.framework.strides import contiguous_strides, merge_axes, reshape_strides
+from plait.jit.view import View, is_copying_reshape, is_view, resolve
 from tests.jit.launching import leaf, op
 
 

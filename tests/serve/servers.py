@@ -207,7 +207,7 @@ def plait_serve(*arguments: str, timeout_s: float = 120) -> Iterator[ServeProces
         assert process.stdout is not None
         for line in process.stdout:
             lines.append(line.rstrip())
-            if line.startswith("Server ready on "):
+            if line.startswith("  curl "):  # the banner's last line
                 found.set()
         found.set()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+import plait
 from plait.serve.client import Client
 from tests.serve.servers import ROOT, Engine, Script, ServeProcess, plait_serve, serving, spelled
 
@@ -83,7 +84,9 @@ def test_port_0_is_printed_and_a_signal_ends_with_0(number: signal.Signals) -> N
         assert port > 0
         assert any(line.strip().startswith(f"curl {served.url}/v1/chat/completions") for line in served.lines)
         assert httpx.get(served.url + "/ready").status_code == 200
-        assert "".join(Client(served.url).chat("3")) == " three two one"
+        assert httpx.get(served.url + "/version").json() == {"version": plait.__version__}
+        with Client(served.url) as client:
+            assert "".join(client.chat("3")) == " three two one"
         assert served.stop(number) == 0
     with pytest.raises(httpx.ConnectError):
         httpx.get(served.url + "/health")

@@ -15,7 +15,6 @@ import httpx
 import openai
 import pytest
 
-import plait
 from plait.framework.errors import RequestError
 from tests.serve.servers import ECHO, Engine, Info, Script, Served, serving, spelled
 
@@ -29,7 +28,7 @@ BOTH = [(CHAT, CHAT_BODY), (LEGACY, LEGACY_BODY)]
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    with serving(Engine(lambda stream: Script(spelled(TEXT)))) as server:
+    with serving(Engine(lambda stream: Script(spelled(TEXT))), version="1.2.3") as server:
         yield server
 
 
@@ -493,7 +492,7 @@ def test_models_version_health_and_page(served: Served) -> None:
     assert httpx.get(served.url + "/v1/models/echo").json() == model
     assert httpx.get(served.url + "/v1/models/some/echo").json() == model
     check_error(httpx.get(served.url + "/v1/models/other"), 404, "model_not_found", "model")
-    assert httpx.get(served.url + "/version").json() == {"version": plait.__version__}
+    assert httpx.get(served.url + "/version").json() == {"version": "1.2.3"}
     for path in ("/health", "/v1/health", "/ready"):
         assert httpx.get(served.url + path).status_code == 200
     page = httpx.get(served.url + "/")
