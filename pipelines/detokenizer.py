@@ -60,6 +60,8 @@ class Detokenizer:
         return text
 
     def _advance(self, text: str) -> str:
+        if not self._stop:
+            return text
         text = self._held + text
         found = self._first_match(text)
         if found is not None:

@@ -65,7 +65,7 @@ BYTE_NAMES = sorted(_BYTE_OF, key=_BYTE_OF.__getitem__)
 
 
 class Tokenizer:
-    """One model's vocabulary. Safe to share between threads: nothing changes after it is built."""
+    """One model's vocabulary. Safe to share between threads: after it is built it only remembers what it worked out."""
 
     def __init__(
         self,
@@ -82,6 +82,7 @@ class Tokenizer:
         chat_template: str | None = None,
     ) -> None:
         self._tokens, self._types = list(tokens), list(token_types)
+        self._bytes: dict[int, bytes] = {}
         self._bpe = _build_bpe(self._tokens, merges, rules)
         self.bos_id, self.eos_id = bos_id, eos_id
         self.add_bos, self.add_eos = add_bos and bos_id is not None, add_eos and eos_id is not None
@@ -141,6 +142,12 @@ class Tokenizer:
 
         Raises: IndexingError for an id outside the vocabulary.
         """
+        known = self._bytes.get(token_id)
+        if known is None:
+            known = self._bytes[token_id] = self._spelled(token_id)
+        return known
+
+    def _spelled(self, token_id: int) -> bytes:
         piece = self.token_name(token_id)
         if self._types[token_id] != _NORMAL:
             return piece.encode()

@@ -224,6 +224,7 @@ def serve(
             allowed_hosts=allowed_hosts,
             cors_origins=cors_origin,
             insecure=insecure,
+            version=plait.__version__,
         )
     except ConfigError as error:
         raise UsageError(f"serve: {error}") from None

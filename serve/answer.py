@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from plait.framework.errors import RequestError
 from plait.pipelines.chat_template import render
@@ -17,6 +17,8 @@ from plait.pipelines.detokenizer import Detokenizer
 from plait.pipelines.sampling import SamplingParams
 from plait.pipelines.tokenizer import Tokenizer
 from plait.serve.errors import shown
+
+T = TypeVar("T")
 
 # Longer texts are tokenised beside the event loop, which would stall every stream for milliseconds.
 MAX_INLINE_CHARACTERS = 2_000
@@ -96,11 +98,10 @@ class TextSide:
 
     tokenizer: Tokenizer
 
-    async def encode(self, prompt: str | list[int]) -> list[int]:
-        """The token ids of a text; ids stay as they are."""
-        if not isinstance(prompt, str):
-            return prompt
-        return await _beside(len(prompt), lambda: self.tokenizer.encode(prompt))
+    async def encode(self, prompts: Sequence[str | list[int]]) -> list[list[int]]:
+        """The token ids of texts; ids stay as they are."""
+        size = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
+        return await _beside(size, lambda: [self.tokenizer.encode(p) if isinstance(p, str) else p for p in prompts])
 
     async def encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
         """The token ids that the model's chat template makes of messages.
@@ -122,7 +123,7 @@ class TextSide:
         return Detokenizer(self.tokenizer, params.stop, params.include_stop, params.skip_special)
 
 
-async def _beside(size: int, encode: Callable[[], list[int]]) -> list[int]:
+async def _beside(size: int, encode: Callable[[], T]) -> T:
     return encode() if size <= MAX_INLINE_CHARACTERS else await asyncio.to_thread(encode)
 
 

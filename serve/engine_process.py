@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from plait.framework.errors import FormatError, PlaitError, RequestError
@@ -167,7 +168,11 @@ def main(socket_path: str, parent_pid: int, model: str, options: Mapping[str, An
         signal.signal(number, signal.SIG_IGN)
     faulthandler.enable()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
-        peer.connect(socket_path)
+        try:
+            peer.connect(socket_path)
+        except OSError:
+            _remove_folder(socket_path)
+            return 1
         threading.Thread(target=_watch, args=(peer, parent_pid), daemon=True).start()
         channel = Channel(peer)
         try:
@@ -181,6 +186,13 @@ def main(socket_path: str, parent_pid: int, model: str, options: Mapping[str, An
         finally:
             channel.close()
     return 0
+
+
+def _remove_folder(socket_path: str) -> None:
+    """Tidy up for a parent that was killed while this process started: nobody listens, so nobody else will."""
+    with suppress(OSError):
+        os.unlink(socket_path)
+        os.rmdir(os.path.dirname(socket_path))
 
 
 def _watch(peer: socket.socket, parent_pid: int) -> None:

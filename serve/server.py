@@ -6,6 +6,7 @@ Sanic's own runner is not used: it tears down in an order that cuts streams, and
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -126,6 +127,9 @@ class _Server:
     def _announce(self) -> None:
         info = self.engine.info
         assert info is not None
+        # What start-up has made stays; collections need not look at it while tokens pass.
+        gc.collect()
+        gc.freeze()
         self._phase(
             "ready: %s, context %d, batch %d, queue %d",
             self.settings.served_name,

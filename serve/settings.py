@@ -28,6 +28,7 @@ class ServeSettings:
     allowed_hosts    Host headers accepted besides the loopback ones; "*" accepts any
     cors_origins     foreign web pages that may call; "*" allows any
     insecure         listen beyond this machine without a key
+    version          what /version says
     ping_s           a silent stream sends a comment this often
 
     Raises: ConfigError for what does not go together.
@@ -45,6 +46,7 @@ class ServeSettings:
     allowed_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     insecure: bool = False
+    version: str = "unknown"
     ping_s: float = 15.0
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    if "plait.jit.runner" in sys.modules:
+        sys.modules["plait.jit.runner"].runner.wait()  # a background compile still writes to the cache
     if not IS_WORKER:
         shutil.rmtree(os.environ["PLAIT_CACHE"], ignore_errors=True)
 

@@ -25,5 +25,4 @@ async def complete(request: Request) -> HTTPResponse | None:
     text = serving.ready_text()
     body = await read_body(request, CompletionRequest)
     serving.check_model(body.model)
-    prompts = [await text.encode(prompt) for prompt in body.prompt]
-    return await respond(request, body, prompts, text, _SHAPE)
+    return await respond(request, body, await text.encode(body.prompt), text, _SHAPE)

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Awaitable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -110,17 +110,20 @@ async def _stream(request: Request, answer: Answer, chunks: sse.Chunks, with_usa
     """Send the answer as events. What goes wrong now is an event too: the status has been sent."""
     serving: Serving = request.app.ctx.serving
     response = await request.respond(content_type="text/event-stream", headers=_STREAM_HEADERS)
-    async with _pings(response, serving.settings.ping_s) as send:
-        try:
-            with serving.a_cut_is_an_error():
-                await _send_pieces(send, answer, chunks)
-            tail = chunks.usage(answer.usage) if with_usage else b""
-            await send(tail + sse.DONE)
-        except RequestError as error:
-            await _send_error(request, send, error)
-        except Exception:
-            log.exception("id=%s failed in mid-stream", request.ctx.request_id)
-            await _send_error(request, send, internal_error(request.ctx.request_id))
+    sender = _Sender(response)
+    pings = asyncio.create_task(sender.ping(serving.settings.ping_s))
+    try:
+        with serving.a_cut_is_an_error():
+            await _send_pieces(sender.send, answer, chunks)
+        tail = chunks.usage(answer.usage) if with_usage else b""
+        await sender.send(tail + sse.DONE)
+    except RequestError as error:
+        await _send_error(request, sender.send, error)
+    except Exception:
+        log.exception("id=%s failed in mid-stream", request.ctx.request_id)
+        await _send_error(request, sender.send, internal_error(request.ctx.request_id))
+    finally:
+        pings.cancel()
     await response.eof()
 
 
@@ -141,30 +144,29 @@ async def _send_error(request: Request, send: Any, error: RequestError) -> None:
     await send(sse.event(envelope(error)))
 
 
-@asynccontextmanager
-async def _pings(response: Any, every_s: float) -> AsyncIterator[Any]:
-    """A send that remembers when it was used; while it is not, comments keep proxies from hanging up."""
-    loop = asyncio.get_running_loop()
-    last = loop.time()
+class _Sender:
+    """A streaming response that says when it was last used; while it is not, comments keep proxies from hanging up."""
 
-    async def send(data: bytes) -> None:
-        nonlocal last
-        last = loop.time()
-        await response.send(data)
+    __slots__ = ("_loop", "last_s", "response")
 
-    async def ping() -> None:
+    def __init__(self, response: Any) -> None:
+        self.response = response
+        self._loop = asyncio.get_running_loop()
+        self.last_s = self._loop.time()
+
+    def send(self, data: bytes) -> Awaitable[None]:
+        """Awaited by the caller, without a coroutine of its own: this runs for every token of every stream."""
+        self.last_s = self._loop.time()
+        sent: Awaitable[None] = self.response.send(data)
+        return sent
+
+    async def ping(self, every_s: float) -> None:
         while True:
-            silent_s = loop.time() - last
+            silent_s = self._loop.time() - self.last_s
             if silent_s >= every_s:
-                await send(sse.PING)
+                await self.send(sse.PING)
                 silent_s = 0
             await asyncio.sleep(every_s - silent_s)
-
-    task = loop.create_task(ping())
-    try:
-        yield send
-    finally:
-        task.cancel()
 
 
 def _log_answer(request: Request, answer: Answer) -> None:

@@ -8,7 +8,6 @@ from sanic import Sanic
 from sanic.request import Request
 from sanic.response import HTTPResponse
 
-import plait
 from plait.serve.app import Serving, json_response
 from plait.serve.errors import RETRY_AFTER_S
 
@@ -37,4 +36,5 @@ async def ready(request: Request) -> HTTPResponse:
 
 
 async def version(request: Request) -> HTTPResponse:
-    return json_response({"version": plait.__version__})
+    serving: Serving = request.app.ctx.serving
+    return json_response({"version": serving.settings.version})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -52,7 +53,9 @@ class ServerProcess:
         self.headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self.folder = tempfile.TemporaryDirectory(prefix="plait-server-")
         self.log_path = Path(self.folder.name, "log")
-        command = [sys.executable, "-m", "plait", "serve", model, "--port", str(self.port), *flags]
+        command: list[str] = [sys.executable, "-m", "plait", "serve", model, "--port", str(self.port), *flags]
+        if setpriv := shutil.which("setpriv"):  # so that tests that are killed leave no server either
+            command = [setpriv, "--pdeathsig", "KILL", *command]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", MARK: self.mark}
         with self.log_path.open("wb") as log:
             # A session of its own, so that a signal to the group reaches the server and not the tests.
@@ -100,10 +103,6 @@ class ServerProcess:
         """The child that runs the model: of the children the one with the most memory, which loaded the compiler."""
         children = [pid for pid in self.pids() if pid != self.pid]
         return max(children, key=_resident_pages) if children else None
-
-    def descriptors(self) -> int:
-        """How many descriptors the HTTP process has open."""
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)

@@ -118,6 +118,6 @@ def test_a_long_text_is_tokenised_beside_the_loop(monkeypatch: pytest.MonkeyPatc
         return await beside(function)
 
     monkeypatch.setattr(answers.asyncio, "to_thread", counted)
-    assert asyncio.run(TEXT_SIDE.encode("short")) == list(b"short") and not threads
+    assert asyncio.run(TEXT_SIDE.encode(["short", [7]])) == [list(b"short"), [7]] and not threads
     text = "x" * (answers.MAX_INLINE_CHARACTERS + 1)
-    assert asyncio.run(TEXT_SIDE.encode(text)) == list(text.encode()) and len(threads) == 1
+    assert asyncio.run(TEXT_SIDE.encode([text])) == [list(text.encode())] and len(threads) == 1

@@ -85,13 +85,12 @@ def test_a_frame_is_its_length_and_msgpack() -> None:
         msgspec.msgpack.encode(["Abort"]),
         msgspec.msgpack.encode(["Abort", "5"]),
         msgspec.msgpack.encode(["Abort", True]),
-        msgspec.msgpack.encode(["Abort", 2**64 - 1, 1.5])[:-9] + b"\xc1",
         msgspec.msgpack.encode(["Shutdown", 5]),
         msgspec.msgpack.encode(["Step", [], [], 0]),  # the other direction
         msgspec.msgpack.encode(["Submit", 0, [1.5], {}]),
         msgspec.msgpack.encode(["Submit", 0, [2**64 - 1, None], {}]),
         msgspec.msgpack.encode(["Submit", 0, [1], {"temperature": 9}]),
-        msgspec.msgpack.encode(["Submit", 0, [1], {"stop": ["\ud800"[:0]]}]),
+        msgspec.msgpack.encode(["Submit", 0, [1], {"stop": [""]}]),
         msgspec.msgpack.encode({"type": "Abort", "number": 5}),
         b"\x92\xa5Abort\xa2\xff\xff",  # not UTF-8
         b"\x91" * 100_000,  # deeper than any message
