@@ -18,6 +18,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from plait.framework.errors import RequestError
+from plait.pipelines.tokenizer import Tokenizer
 
 
 def render(
@@ -34,6 +35,18 @@ def render(
         raise _refusal("the template refuses these messages", error) from None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise _refusal("the template fails on these messages", error) from None
+
+
+def render_chat(tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]]) -> str:
+    """The prompt text that a model's own template makes of messages.
+
+    Raises: RequestError when the model has no template, or it refuses the messages.
+    """
+    if tokenizer.chat_template is None:
+        raise RequestError("messages: the model has no chat template; give the prompt as text.", param="messages")
+    ids = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
+    names: dict[str, Any] = {key: tokenizer.token_name(i) for key, i in ids.items() if i is not None}
+    return render(tokenizer.chat_template, messages, **names)
 
 
 @functools.lru_cache(maxsize=32)

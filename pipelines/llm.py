@@ -14,7 +14,7 @@ from typing import Any
 
 from plait.framework.errors import RequestError
 from plait.pipelines.builtin import open_model
-from plait.pipelines.chat_template import render
+from plait.pipelines.chat_template import render_chat
 from plait.pipelines.core import Progress, create_core, load_module, options_from
 from plait.pipelines.detokenizer import Detokenizer
 from plait.pipelines.engine import Event, Request
@@ -132,12 +132,7 @@ class LLM:
 
         Raises: RequestError when the model has no template, or it refuses the messages.
         """
-        template = self.tokenizer.chat_template
-        if template is None:
-            raise RequestError("messages: the model has no chat template; give the prompt as text.", param="messages")
-        names = {"bos_token": self.tokenizer.bos_id, "eos_token": self.tokenizer.eos_id}
-        named: dict[str, Any] = {key: self.tokenizer.token_name(i) for key, i in names.items() if i is not None}
-        return render(template, messages, **named)
+        return render_chat(self.tokenizer, messages)
 
     def generate(
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None

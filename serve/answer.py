@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from plait.framework.errors import RequestError
-from plait.pipelines.chat_template import render
+from plait.pipelines.chat_template import render_chat
 from plait.pipelines.detokenizer import Detokenizer
 from plait.pipelines.sampling import SamplingParams
 from plait.pipelines.tokenizer import Tokenizer
@@ -109,15 +109,9 @@ class TextSide:
         Raises: RequestError when the model has no template, or it refuses the messages.
         """
         size = sum(len(message["content"]) for message in messages)
-        return await _beside(size, lambda: self.tokenizer.encode(self.render(messages), parse_special=True))
-
-    def render(self, messages: Sequence[dict[str, Any]]) -> str:
-        template = self.tokenizer.chat_template
-        if template is None:
-            raise RequestError("messages: the model has no chat template; use /v1/completions.", param="messages")
-        ids = {"bos_token": self.tokenizer.bos_id, "eos_token": self.tokenizer.eos_id}
-        names: dict[str, Any] = {key: self.tokenizer.token_name(i) for key, i in ids.items() if i is not None}
-        return render(template, messages, **names)
+        return await _beside(
+            size, lambda: self.tokenizer.encode(render_chat(self.tokenizer, messages), parse_special=True)
+        )
 
     def detokenizer(self, params: SamplingParams) -> Detokenizer:
         return Detokenizer(self.tokenizer, params.stop, params.include_stop, params.skip_special)

@@ -105,7 +105,7 @@ def test_the_template_and_its_absence() -> None:
     assert asyncio.run(TEXT_SIDE.encode_chat(messages)) == list(b"a\nb")
     bare = TextSide(Tokenizer(["a"], [1], [], SPLIT_RULES["gpt-2"]))
     with pytest.raises(RequestError, match="no chat template") as caught:
-        bare.render(messages)
+        asyncio.run(bare.encode_chat(messages))
     assert caught.value.param == "messages"
 
 
