@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,25 +67,31 @@ class Stream:
         self._events: list[TokenEvent] = []
         self._error: RequestError | None = None
         self._is_over = False
-        self._news = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._reader: asyncio.Future[list[TokenEvent]] | None = None
 
     def __aiter__(self) -> Stream:
         return self
 
-    async def __anext__(self) -> list[TokenEvent]:
-        """What has come, at least one token.
+    def __anext__(self) -> Awaitable[list[TokenEvent]]:
+        """What has come, at least one token. A future and no coroutine: this runs for every token of every stream.
 
         Raises: RequestError when the engine refuses the request or dies; tokens that came before are given first.
         """
-        while not self._events and not self._is_over:
-            self._news.clear()
-            await self._news.wait()
+        self._reader = self._loop.create_future()
+        self._give()
+        return self._reader
+
+    def _give(self) -> None:
+        """Hand the waiting reader what there is."""
+        reader = self._reader
+        if reader is None or reader.done():
+            return
         if self._events:
-            events, self._events = self._events, []
-            return events
-        if self._error is not None:
-            raise self._error
-        raise StopAsyncIteration
+            reader.set_result(self._events)
+            self._events = []
+        elif self._is_over:
+            reader.set_exception(StopAsyncIteration() if self._error is None else self._error)
 
     def close(self) -> None:
         """Tell the engine that nobody reads on; what was not read is gone. Again: nothing."""
@@ -97,12 +103,12 @@ class Stream:
     def push(self, event: TokenEvent) -> None:
         """Add a token; called by the engine."""
         self._events.append(event)
-        self._news.set()
+        self._give()
 
     def end(self, error: RequestError | None = None) -> None:
         """Nothing more comes; called by the engine."""
         self._is_over, self._error = True, error
-        self._news.set()
+        self._give()
 
 
 class Engine:
