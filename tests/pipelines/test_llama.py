@@ -260,7 +260,7 @@ def test_impossible_metadata_is_refused_by_name(smollm2_file: GGUFFile, field: s
 
 
 def test_an_unknown_architecture_names_the_known_ones() -> None:
-    with pytest.raises(LoadError, match="'lama'.*did you mean 'llama'.*known: llama"):
+    with pytest.raises(LoadError, match="'lama'.*did you mean 'llama'.*known: .*llama"):
         find_architecture("lama")
 
 
