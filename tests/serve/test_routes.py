@@ -485,6 +485,16 @@ def test_request_ids_come_back_and_into_the_log(served: Served, caplog: pytest.L
     assert given != post(served, CHAT, CHAT_BODY, **{"X-Request-ID": "x" * 129}).headers["x-request-id"] != "x" * 129
 
 
+@pytest.mark.system(21)
+def test_a_request_names_the_served_model_and_no_other() -> None:
+    with serving(Engine(lambda stream: Script(spelled(TEXT))), model_name="house-model") as served:
+        named = post(served, CHAT, CHAT_BODY | {"model": "house-model"})
+        assert named.status_code == 200 and named.json()["model"] == "house-model"
+        for other in ("echo", "house-model2", ""):
+            check_error(post(served, CHAT, CHAT_BODY | {"model": other}), 404, "model_not_found", "model")
+        assert [model["id"] for model in httpx.get(served.url + "/v1/models").json()["data"]] == ["house-model"]
+
+
 @pytest.mark.system(78)
 def test_models_version_health_and_page(served: Served) -> None:
     (model,) = httpx.get(served.url + "/v1/models").json()["data"]
