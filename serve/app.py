@@ -80,12 +80,12 @@ class Serving:
         return Limits(info.max_length, info.vocab_size, info.max_batch_size + self.settings.max_queue_size)
 
     def check_model(self, name: str) -> None:
-        """Refuse a model that is not the one served here; its name may have folders before it.
+        """Refuse a model that is not the one served here.
 
         Raises: RequestError 404.
         """
         served = self.settings.served_name
-        if name not in (served, self.settings.model) and name.rpartition("/")[2] != served:
+        if name != served:
             raise RequestError(
                 f"model: {name!r} is not served here; expected {served!r}.",
                 status=404,
