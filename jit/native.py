@@ -12,7 +12,7 @@ from weakref import WeakSet
 from plait.framework.buffer import Buffer
 from plait.framework.config import config
 from plait.framework.errors import CompileError
-from plait.framework.graph import BUFFER, Node
+from plait.framework.graph import BUFFER, Node, at_line
 from plait.framework.tensor import Tensor
 from plait.jit import cache
 from plait.jit.compile_ir import Library, load_objects
@@ -117,13 +117,27 @@ class Native:
         if status == DIVISION_BY_ZERO:
             raise CompileError(f"{self.name}: a size of the graph divides by a size that is 0 in this call.")
         step = self.steps[frame["failed"]]
-        name = step.node.op.name if isinstance(step, HostCall) else step.kernel.name
-        raise CompileError(f"{self.name}: step {frame['failed']} ({name}) failed.") from self.host_calls.take_error()
+        where = f"step {frame['failed']} ({step_name(step).removeprefix('host:')})"
+        node = step_node(step)
+        line = at_line(node) if node is not None else ""
+        raise CompileError(f"{self.name}: {where} failed{line}.") from self.host_calls.take_error()
 
     def forget_frames(self) -> None:
         """After a fork: what ran elsewhere does not run here."""
         self.gate.forget_frames()
         self.frames = {}
+
+
+def step_name(step: Step) -> str:
+    """A kernel's name, or "host:<op>"."""
+    return f"host:{step.node.op.name}" if isinstance(step, HostCall) else step.kernel.name
+
+
+def step_node(step: Step) -> Node | None:
+    """The record that stands for a step: its first result."""
+    if isinstance(step, HostCall):
+        return step.node
+    return step.results[0] if step.results else None
 
 
 _live: WeakSet[Native] = WeakSet()
@@ -140,7 +154,7 @@ if hasattr(os, "register_at_fork"):
 
 def refuse_host_calls(name: str, steps: list[Step]) -> None:
     """Raise CompileError when a step is no kernel."""
-    calls = [f"{step.node} ({step.reason})" for step in steps if isinstance(step, HostCall)]
+    calls = [f"{step.node}{at_line(step.node)} ({step.reason})" for step in steps if isinstance(step, HostCall)]
     if calls:
         raise CompileError(f"compile: {name} needs host calls and strict=True refuses them: {', '.join(calls)}.")
 
