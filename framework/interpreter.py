@@ -109,7 +109,7 @@ def held_outside(nodes: list[Node], outputs: list[Node]) -> set[int]:
 def writable_base(base: Node, value: Array, held: set[int]) -> Array:
     """The array an in-place row may write: the old version's own memory when nobody else can still read it."""
     mine = base.buffer is not None and base.buffer.writable and id(base) not in held
-    return value if mine else np.array(value)
+    return value if mine else np.array(value, order="C")  # rows that write count elements in C order
 
 
 def own(node: Node, value: Array) -> Buffer:
