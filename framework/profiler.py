@@ -48,7 +48,7 @@ _active: _Recorder | None = None
 _lock = threading.Lock()
 
 
-def add(kind: str, name: str, start: float, seconds: float, **about: Any) -> None:
+def add(kind: str, name: str, start: float, seconds: float, /, **about: Any) -> None:
     """Report one span: kind is kernel, host, compile, graph, realize, engine or scope; start is read from `clock`."""
     recorder = _active
     if recorder is not None:

@@ -20,10 +20,10 @@ from plait.framework.interpreter import bind_shape
 from plait.framework.tensor import Tensor
 from plait.jit.entry import entry_function
 from plait.jit.host_calls import interpret
-from plait.jit.kernel import HostCall
+from plait.jit.kernel import HostCall, step_name
 from plait.jit.layout import BufferLayout
 from plait.jit.memory import num_bytes
-from plait.jit.native import Native, Progress, step_name, wrap
+from plait.jit.native import Native, Progress, wrap
 from plait.jit.signature import FastSource, Signature, size_text, symbol_text
 from plait.jit.stage import StagedGraph
 from plait.jit.stepwise import run_stepwise

@@ -19,7 +19,7 @@ from plait.jit.compile_ir import Library, load_objects
 from plait.jit.entry import Frame, Gate, entry_function
 from plait.jit.fuse import schedule
 from plait.jit.host_calls import HostCalls
-from plait.jit.kernel import HostCall, Step
+from plait.jit.kernel import HostCall, Step, step_name, step_node
 from plait.jit.program import ARENA_TOO_SMALL, DIVISION_BY_ZERO, Program, build, emit
 from plait.jit.rewrite import simplify
 from plait.jit.stage import StagedGraph
@@ -126,18 +126,6 @@ class Native:
         """After a fork: what ran elsewhere does not run here."""
         self.gate.forget_frames()
         self.frames = {}
-
-
-def step_name(step: Step) -> str:
-    """A kernel's name, or "host:<op>"."""
-    return f"host:{step.node.op.name}" if isinstance(step, HostCall) else step.kernel.name
-
-
-def step_node(step: Step) -> Node | None:
-    """The record that stands for a step: its first result."""
-    if isinstance(step, HostCall):
-        return step.node
-    return step.results[0] if step.results else None
 
 
 _live: WeakSet[Native] = WeakSet()

@@ -29,10 +29,10 @@ from plait.jit.kernel import Decline, HostCall, Kernel, Launch, slot_value
 from plait.jit.lower import lower
 from plait.jit.plan import Plans, structure
 from plait.jit.pool import shared_pool
-from plait.jit.stepwise import ran, refuse_poison
 from plait.jit.target import host_target
 from plait.jit.verify import verify
 from plait.jit.view import base_of
+from plait.jit.watch import ran, refuse_poison
 
 Array = np.ndarray[Any, Any]
 THIRD_SIGHT = 3
@@ -172,9 +172,7 @@ class Runner:
         if config.stepwise:
             ran(launch, start, profiler.clock() - start, {})
         if config.poison:
-            for node in launch.results:
-                assert node.buffer is not None
-                refuse_poison("realize", launch, node, node.buffer)
+            _refuse_unwritten(launch)
 
     def _host(self, node: Node, held: set[int]) -> None:
         """One record by its NumPy meaning."""
@@ -193,6 +191,15 @@ class Runner:
             return constant(node)
         source = node.srcs[0]
         return compute(node, [self._array(source)], {})
+
+
+def _refuse_unwritten(launch: Launch) -> None:
+    """Under PLAIT_POISON: a result that shows the poison is none."""
+    for node in launch.results:
+        buffer, node.buffer = node.buffer, None
+        assert buffer is not None
+        refuse_poison("realize", launch, node, buffer)
+        node.buffer = buffer
 
 
 def unhashable(key: object) -> bool:

@@ -55,7 +55,7 @@ def test_every_launch_of_a_compiled_graph_stands_inside_its_graph(tmp_path: Path
     def block(x: pl.Tensor, w: pl.Tensor) -> pl.Tensor:
         return pl.softmax(pl.relu(x @ w) @ w)
 
-    compiled = pl.compile(block)(pl.TensorLayout("float32", ("T", 32)), pl.TensorLayout("float32", (32, 32)))
+    compiled = pl.compile(block)(pl.TensorLayout("float32", ("name", 32)), pl.TensorLayout("float32", (32, 32)))
     x, w = pl.ones((5, 32)), pl.ones((32, 32))
     expected = compiled(x, w).numpy()
     with pl.profiler.trace(tmp_path / "t.json"):
@@ -64,7 +64,7 @@ def test_every_launch_of_a_compiled_graph_stands_inside_its_graph(tmp_path: Path
     (graph,) = [span for span in spans if span["cat"] == "graph"]
     kernels = [span for span in spans if span["cat"] in ("kernel", "host") and _is_inside(span, graph)]
     assert [span["name"] for span in kernels] == compiled.launches
-    assert graph["name"] == "block" and graph["args"] == {"T": 5}
+    assert graph["name"] == "block" and graph["args"] == {"name": 5}
     assert (traced.numpy() == expected).all()
 
 
