@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from plait.framework.config import config
 from plait.framework.dtype import DType
 
 _ALIGN = 64
 _KEEP_BYTES = 256 << 20
 _PAGE = 4096
+POISON = 0xFF  # repeated, a NaN of every float dtype that arithmetic does not make but hands on
 
 
 class _Pool:
@@ -83,6 +85,8 @@ class Buffer:
         self.address: int = self._block.ctypes.data
         self.num_bytes = num_bytes
         self.writable = True
+        if config.poison:
+            self._block[:] = POISON
 
     @classmethod
     def borrow(cls, array: np.ndarray[Any, Any]) -> Buffer:

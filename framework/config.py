@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from plait.framework.errors import ConfigError
 
@@ -37,7 +37,11 @@ KNOBS = {
     knob.name: knob
     for knob in (
         Knob(
-            "DEBUG", _int_in(0, 6), 0, "0..6", "1 compiles, 2 one line per kernel, 3 fusion, 4 graphs, 5 LLVM IR, 6 asm"
+            "DEBUG",
+            _int_in(0, 6),
+            0,
+            "0..6",
+            "to stderr: 1 compiles, 2 also a line per kernel, 3 fusion, 4 graphs, 5 LLVM IR, 6 asm of what is compiled",
         ),
         Knob("JIT", _int_in(0, 1), 1, "0 or 1", "0 runs every graph in the NumPy interpreter"),
         Knob(
@@ -47,6 +51,10 @@ KNOBS = {
             "0 or 1",
             "1 verifies records and graphs between compiler passes",
         ),
+        Knob("NAN", _int_in(0, 1), 0, "0 or 1", "1 runs record by record in NumPy up to the first that makes a NaN"),
+        Knob("POISON", _int_in(0, 1), 0, "0 or 1", "1 fills fresh memory with NaNs and refuses results that show them"),
+        Knob("SYNC", _int_in(0, 1), 0, "0 or 1", "1 enters native code once per launch of a compiled graph"),
+        Knob("TRACEBACKS", _int_in(0, 1), 0, "0 or 1", "1 keeps the user's line of each record for errors and graphs"),
         Knob("COMPILE", _int_in(0, 1), 1, "0 or 1", "0 forbids compiling: a cache miss is an error"),
         Knob("CACHE", str, "", "folder or 0", "where compiled kernels and repacked weights are kept; 0 keeps none"),
         Knob("THREADS", _int_in(1, 1024), 0, "1..1024", "CPU threads; default: the cores this process may use"),
@@ -56,18 +64,47 @@ KNOBS = {
 }
 
 
+class _Derived:
+    """What several knobs mean together, kept as flags so that the hot paths test one.
+
+    measured  a profiler is listening
+    stepwise  launches run one by one through Python
+    lines     new records keep the user's line
+    """
+
+    __slots__ = ("measured", "stepwise", "lines")
+    measured: bool
+    stepwise: bool
+    lines: bool
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        self = super().__new__(cls)
+        object.__setattr__(self, "measured", False)
+        return self
+
+
 @dataclass
-class Config:
+class Config(_Derived):
     """The current value of every knob, in lower case."""
 
     debug: int = 0
     jit: int = 1
     check: int = 0
+    nan: int = 0
+    poison: int = 0
+    sync: int = 0
+    tracebacks: int = 0
     compile: int = 1
     cache: str = ""
     threads: int = 0
     seed: int | None = None
     models: str = ""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name not in ("stepwise", "lines"):
+            self.stepwise = self.debug > 1 or bool(self.nan or self.poison or self.sync or self.measured)
+            self.lines = bool(self.nan or self.tracebacks)
 
 
 def read_environment(environ: Mapping[str, str]) -> Config:
@@ -105,17 +142,22 @@ config = Config()
 @contextmanager
 def override(**values: Any) -> Iterator[Config]:
     """Change knobs for the length of a block: `with override(debug=2): ...`."""
-    unknown = [name for name in values if not hasattr(config, name)]
+    unknown = [name for name in values if name not in vars(config)]
     if unknown:
         raise ConfigError(f"config: {unknown[0]!r} is not a knob; known: {', '.join(vars(config))}.")
     before = {name: getattr(config, name) for name in values}
-    vars(config).update(values)
+    _assign(values)
     try:
         yield config
     finally:
-        vars(config).update(before)
+        _assign(before)
+
+
+def _assign(values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        setattr(config, name, value)
 
 
 def load_environment() -> None:
     """Set the process-wide config from the environment; called once by `plait/__init__`."""
-    vars(config).update(vars(read_environment(os.environ)))
+    _assign(vars(read_environment(os.environ)))

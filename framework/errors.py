@@ -5,6 +5,7 @@ PlaitError
  +- DTypeError (TypeError)         dtypes that do not fit
  +- IndexingError (IndexError)     an index outside its axis
  +- DeviceError (RuntimeError)     a device that is absent or failed
+ +- NaNError (FloatingPointError)  a record that made a NaN while PLAIT_NAN is on
  +- CompileError (RuntimeError)    the JIT could not lower, compile or load
  +- FormatError (ValueError)       a file that is not what it claims: names file, field and bound
  +- LoadError (LookupError)        a model, tensor or weight that was not found
@@ -34,6 +35,10 @@ class IndexingError(PlaitError, IndexError):
 
 class DeviceError(PlaitError, RuntimeError):
     """A device that is absent, or that failed."""
+
+
+class NaNError(PlaitError, FloatingPointError):
+    """A record that made a NaN of operands without one."""
 
 
 class CompileError(PlaitError, RuntimeError):

@@ -7,13 +7,17 @@ operands. Every node carries its program order in `seq`.
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from plait.framework.buffer import Buffer
+from plait.framework.config import config
 from plait.framework.dim import Size, product
 from plait.framework.dtype import DType
 from plait.framework.op import Attrs, Op, Shape, Spec, row
@@ -24,10 +28,35 @@ SYMBOLIC = (
 )  # the depth of inputs and weights; whatever depends on them is at least as deep and cannot be realised
 
 
-class Node:
-    """One record. `buffer` is set once it is realised; then `srcs` is empty."""
+_ROOT = str(Path(__file__).absolute().parents[1])  # plait/framework/graph.py -> plait
+_OURS = (f"{_ROOT}{os.sep}", "<plait ")
+_USERS = tuple(f"{_ROOT}{os.sep}{name}{os.sep}" for name in ("pipelines", "serve"))  # they use tensors as a user does
 
-    __slots__ = ("op", "srcs", "attrs", "shape", "dtype", "buffer", "depth", "seq", "__weakref__")
+
+def user_line() -> str | None:
+    """file:line of the innermost caller that is not the framework, the JIT or a layer."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_OURS) or name.startswith(_USERS):
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def at_line(node: Node) -> str:
+    """The words " at file:line" for messages; empty when the record keeps no line."""
+    line = getattr(node, "line", None)  # what native code returns is made without the constructor
+    return f" at {line}" if line else ""
+
+
+class Node:
+    """One record. `buffer` is set once it is realised; then `srcs` is empty.
+
+    `line` is the user's, kept while PLAIT_TRACEBACKS or PLAIT_NAN is on.
+    """
+
+    __slots__ = ("op", "srcs", "attrs", "shape", "dtype", "buffer", "depth", "seq", "line", "__weakref__")
 
     def __init__(
         self,
@@ -47,6 +76,7 @@ class Node:
         self.buffer = buffer
         self.depth = depth
         self.seq = next(_sequence)
+        self.line = user_line() if config.lines else None
 
     @property
     def spec(self) -> Spec:
@@ -153,6 +183,18 @@ class Graph:
     def __str__(self) -> str:
         return "\n".join(_lines(self))
 
+    def to_dot(self) -> str:
+        """The graph as Graphviz text."""
+        from plait.framework.drawing import to_dot  # draws what this file defines
+
+        return to_dot(self)
+
+    def to_mermaid(self) -> str:
+        """The graph as a Mermaid flowchart."""
+        from plait.framework.drawing import to_mermaid
+
+        return to_mermaid(self)
+
 
 def _lines(graph: Graph) -> Iterator[str]:
     names = {id(node): f"%{i}" for i, node in enumerate([*graph.inputs, *graph.weights, *graph.nodes])}
@@ -173,7 +215,8 @@ def _lines(graph: Graph) -> Iterator[str]:
     for node in graph.nodes:
         attrs = ", ".join(f"{name}={value!r}" for name, value in zip(node.op.attrs, node.attrs, strict=True))
         text = ", ".join([*(operand(src) for src in node.srcs), *([attrs] if attrs else [])])
-        yield f"  {names[id(node)]} = {node.op.name}({text}) {_type(node)}"
+        comment = f"  # {node.line}" if node.line else ""
+        yield f"  {names[id(node)]} = {node.op.name}({text}) {_type(node)}{comment}"
     for target, version in graph.stores:
         yield f"  store {names[id(target)]} <- {operand(version)}"
     yield f"  return {', '.join(operand(node) for node in graph.outputs)}"

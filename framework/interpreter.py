@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from plait.framework import profiler
 from plait.framework.buffer import Buffer, from_array
+from plait.framework.config import config
 from plait.framework.dim import Size, evaluate
-from plait.framework.graph import CONST, Node
+from plait.framework.errors import NaNError
+from plait.framework.graph import CONST, Node, at_line
 from plait.framework.op import Attrs, Spec
 
 Array = np.ndarray[Any, Any]
@@ -33,7 +36,23 @@ def compute(node: Node, operands: list[Array], sizes: Mapping[str, int]) -> Arra
     """One record on NumPy arrays."""
     attrs: Attrs = bind_attrs(node.attrs, sizes) if sizes else node.attrs
     shape = bind_shape(node.shape, sizes) if sizes else node.shape
-    return np.asarray(node.op.numpy(*operands, attrs=attrs, spec=Spec(shape, node.dtype)))
+    had_nan = config.nan and any(map(has_nan, node.srcs, operands))  # before an in-place row writes over one
+    value = np.asarray(node.op.numpy(*operands, attrs=attrs, spec=Spec(shape, node.dtype)))
+    if config.nan and not had_nan and has_nan(node, value):
+        raise NaNError(f"nan: {_made_nan(node, operands, value)}")
+    return value
+
+
+def has_nan(node: Node, value: Array) -> bool:
+    """Whether a record's value holds a NaN."""
+    return node.dtype.kind in "fc" and bool(np.isnan(value).any())
+
+
+def _made_nan(node: Node, operands: list[Array], value: Array) -> str:
+    place = tuple(map(int, np.argwhere(np.isnan(value))[0]))
+    where = at_line(node) or ", recorded before PLAIT_NAN or PLAIT_TRACEBACKS was on"
+    shapes = ", ".join(f"{src.op.name}{list(array.shape)}" for src, array in zip(node.srcs, operands, strict=True))
+    return f"{node} made a NaN at element {place} of operands without one ({shapes or 'it has none'}){where}."
 
 
 def constant(node: Node) -> Array:
@@ -56,7 +75,10 @@ class Interpreter:
             operands = [values[id(src)] if id(src) in values else constant(src) for src in node.srcs]
             if node.op.in_place:
                 operands[0] = writable_base(node.srcs[0], operands[0], held)
+            start = profiler.clock() if config.measured else 0.0
             value = compute(node, operands, {})
+            if config.measured:
+                profiler.add("host", node.op.name, start, profiler.clock() - start, shape=list(value.shape))
             for src in node.srcs:
                 uses[id(src)] -= 1
                 if not uses[id(src)]:
@@ -87,7 +109,7 @@ def held_outside(nodes: list[Node], outputs: list[Node]) -> set[int]:
 def writable_base(base: Node, value: Array, held: set[int]) -> Array:
     """The array an in-place row may write: the old version's own memory when nobody else can still read it."""
     mine = base.buffer is not None and base.buffer.writable and id(base) not in held
-    return value if mine else np.array(value)
+    return value if mine else np.array(value, order="C")  # rows that write count elements in C order
 
 
 def own(node: Node, value: Array) -> Buffer:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Protocol
 
+from plait.framework import profiler
 from plait.framework.config import config
-from plait.framework.graph import SYMBOLIC, Node, pending
+from plait.framework.graph import SYMBOLIC, Node, at_line, pending
 from plait.framework.interpreter import Interpreter
 
 MAX_DEPTH = 256  # a chain of so many pending records is run: long loops stay flat in memory
@@ -41,15 +42,25 @@ def realize_nodes(outputs: list[Node]) -> None:
     for node in wanted:
         if node.depth >= SYMBOLIC:
             raise TypeError(
-                f"realize: {node} has no value while its function is traced; move the code that needs the number "
-                f"(print, item, bool, numpy) out of the traced function."
+                f"realize: {node}{at_line(node)} has no value while its function is traced; move the code that "
+                f"needs the number (print, item, bool, numpy) out of the traced function."
             )
     with _lock:
         wanted = [node for node in wanted if node.buffer is None]
         nodes = pending(wanted)
-        executor = _installed if config.jit else _interpreter
-        executor.execute(nodes, wanted)
+        executor = _installed if config.jit and not config.nan else _interpreter
+        if config.measured:
+            _measured(executor, nodes, wanted)
+        else:
+            executor.execute(nodes, wanted)
         for node in nodes:
             if node.buffer is not None:
                 node.srcs = ()
                 node.depth = 0
+
+
+def _measured(executor: Executor, nodes: list[Node], outputs: list[Node]) -> None:
+    """The same, as a span of the running trace."""
+    start = profiler.clock()
+    executor.execute(nodes, outputs)
+    profiler.add("realize", "realize", start, profiler.clock() - start, records=len(nodes), results=len(outputs))

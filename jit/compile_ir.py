@@ -11,7 +11,6 @@ import re
 import struct
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
+from plait.framework import profiler
 from plait.framework.config import config
 from plait.framework.errors import CompileError
 from plait.jit.target import Target, create_machine, host_target
@@ -76,12 +76,14 @@ def compile_ir(name: str, ir_text: str, target: Target) -> bytes:
     not declare (a host without an instruction, served by a call to libm).
     """
     with _lock:
-        start = time.perf_counter()
+        start = profiler.clock()
         machine = _machine(target)
         module = parse(name, ir_text, target)
         _optimize(module, machine)
         data = bytes(machine.emit_object(module))
-        _report(name, ir_text, target, len(data), (time.perf_counter() - start) * 1e3)
+        seconds = profiler.clock() - start
+        profiler.add("compile", name, start, seconds, bytes=len(data), target=target.cpu)
+        _report(name, ir_text, target, len(data), seconds * 1e3)
     strays = undefined_symbols(data) - declared_symbols(ir_text)
     if strays:
         raise CompileError(

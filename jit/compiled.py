@@ -1,14 +1,12 @@
 """A compiled callable: arguments in, one native call, tensors out. Knows signatures, frames and weights, no kernels.
 
 The steady state runs text made for the signature, without a builtin call but the one that enters native code. Whatever
-that text does not recognise takes the slow way: first calls, views, errors, PLAIT_JIT=0 and PLAIT_DEBUG=2.
+that text does not recognise takes the slow way: first calls, views, errors, PLAIT_JIT=0, launches run one by one.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -16,18 +14,19 @@ from typing import Any
 from plait.framework import tree_utils
 from plait.framework.buffer import Buffer
 from plait.framework.config import config
-from plait.framework.dim import evaluate
 from plait.framework.errors import ShapeError
+from plait.framework.graph import realized
+from plait.framework.interpreter import bind_shape
 from plait.framework.tensor import Tensor
-from plait.jit.entry import call_natively, entry_function
+from plait.jit.entry import entry_function
 from plait.jit.host_calls import interpret
-from plait.jit.kernel import HostCall, Launch, Step
+from plait.jit.kernel import HostCall, step_name
 from plait.jit.layout import BufferLayout
 from plait.jit.memory import num_bytes
 from plait.jit.native import Native, Progress, wrap
-from plait.jit.program import ARENA_TOO_SMALL
 from plait.jit.signature import FastSource, Signature, size_text, symbol_text
 from plait.jit.stage import StagedGraph
+from plait.jit.stepwise import run_stepwise
 from plait.jit.weights import Binding, check_weights, contiguous_buffer
 
 
@@ -74,8 +73,7 @@ class CompiledCallable:
     @property
     def launches(self) -> list[str]:
         """The names of the kernels in the order in which they run; host calls appear as "host:<op>"."""
-        steps = self._ready().steps
-        return [f"host:{step.node.op.name}" if isinstance(step, HostCall) else step.kernel.name for step in steps]
+        return [step_name(step) for step in self._ready().steps]
 
     @property
     def kernels(self) -> list[str]:
@@ -123,14 +121,14 @@ class CompiledCallable:
         tensors, sizes = self._signature.check(args, kwargs)
         buffers = [self._memory(index, tensor) for index, tensor in enumerate(tensors)]
         self._refuse_aliases(buffers)
-        if not config.jit:
+        if not config.jit or config.nan:
             return self._interpret(tensors, buffers, sizes)
         native = self._ready()
         bound = self._bind(native)
         addresses = [buffer.address for buffer in buffers]
         dims = [sizes[name] for name in self.staged.symbols]
-        if config.debug >= 2:
-            return self._measured(native, bound, tensors, addresses, sizes)
+        if config.stepwise:
+            return self._stepwise(native, bound, tensors, addresses, sizes)
         assert self._finish is not None
         return self._finish(bound, *tensors, *addresses, *dims)
 
@@ -177,59 +175,24 @@ class CompiledCallable:
         return tree_utils.unflatten(self.staged.out_tree, results)
 
     def _interpret(self, tensors: list[Tensor], buffers: list[Buffer], sizes: dict[str, int]) -> Any:
-        """PLAIT_JIT=0: the same graph by the rows' NumPy meanings."""
+        """PLAIT_JIT=0 and PLAIT_NAN=1: the same graph by the rows' NumPy meanings."""
         graph = self.staged.graph
         check_weights(graph.name, graph.weights, self._weights)
         arrays = [b.array(t.dtype, t.shape) for b, t in zip(buffers, tensors, strict=True)]
         outputs = [node for i, node in enumerate(graph.outputs) if i not in self.staged.forwarded]
         return self._rebuild(tensors, interpret(graph, outputs, arrays, self._weights, sizes))
 
-    def _measured(
+    def _stepwise(
         self, native: Native, bound: Binding, tensors: list[Tensor], addresses: list[int], sizes: dict[str, int]
     ) -> Any:
-        """PLAIT_DEBUG=2: every step on its own, with its time."""
-        frame = native.new_frame()
-        outputs = native.program.outputs
-        buffers = [Buffer(evaluate(num_bytes(node), sizes)) for node in outputs]
-        arguments = [*addresses, *(buffer.address for buffer in buffers)]
+        """The same call, its launches one by one."""
         dims = [sizes[name] for name in self.staged.symbols]
-        frame.set("bound", bound.address)
-        for number, step in enumerate(native.steps):
-            frame.set("begin", number)
-            frame.set("end", number + 1)
-            start = time.perf_counter()
-            status = call_natively(native.entry, frame, arguments, dims)
-            if status == ARENA_TOO_SMALL:
-                frame.grow(frame["needed"])
-                start = time.perf_counter()
-                status = call_natively(native.entry, frame, arguments, dims)
-            frame.set("status", status)
-            if status:
-                native.mend(frame)
-            _report(step, sizes, time.perf_counter() - start)
-        del native.frames[frame.address]
+        buffers = run_stepwise(native, bound.address, addresses, dims, sizes)
         made = [
-            wrap(
-                buffer,
-                buffer.address,
-                buffer.num_bytes,
-                tuple(evaluate(size, sizes) for size in node.shape),
-                node.dtype,
-            )
-            for node, buffer in zip(outputs, buffers, strict=True)
+            Tensor._of(realized(buffer, bind_shape(node.shape, sizes), node.dtype))
+            for node, buffer in zip(native.program.outputs, buffers, strict=True)
         ]
         return self._rebuild(tensors, made)
-
-
-def _report(step: Step, sizes: Mapping[str, int], seconds: float) -> None:
-    if isinstance(step, Launch):
-        name, node = step.kernel.name, step.results[0] if step.results else None
-        moved, work = evaluate(step.work_bytes, sizes), evaluate(step.work_flops, sizes)
-    else:
-        name, node, moved, work = f"host:{step.node.op.name}", step.node, 0, 0
-    shape = tuple(evaluate(size, sizes) for size in node.shape) if node is not None else ()
-    rates = f"{moved / seconds / 1e9:8.2f} GB/s {work / seconds / 1e9:8.2f} GFLOP/s"
-    print(f"kernel {name:48} {shape!s:20} {seconds * 1e3:9.3f} ms {rates}", file=sys.stderr)
 
 
 # ---- text made for one signature ------------------------------------------------------------------------------------

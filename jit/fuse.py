@@ -9,6 +9,7 @@ Refusals: several_groups, kept_by_a_holder, reads_before_a_write, kernel_is_full
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 
 from plait.framework.config import config
@@ -288,15 +289,20 @@ def lower_group(group: Group) -> list[Lowered]:
     try:
         launch = lower(group)
     except Decline as decline:
-        if config.debug >= 3:
-            print(f"fuse: {group.name} declined: {decline.reason}")
+        report_group(group, decline)
         if len(group.nodes) > 1:
             return lower_singly(group)
         return [(HostCall(group.nodes[0], decline.reason), group.nodes)]
+    report_group(group)
+    return [(launch, group.nodes)]
+
+
+def report_group(group: Group, decline: Decline | None = None) -> None:
+    """The line that PLAIT_DEBUG=3 prints: what became of a group, and which rules refused more."""
     if config.debug >= 3:
         refused = f"; refused {', '.join(group.refusals)}" if group.refusals else ""
-        print(f"fuse: {group.name} is one {group.kind} kernel{refused}")
-    return [(launch, group.nodes)]
+        became = f"is one {group.kind} kernel" if decline is None else f"declined: {decline.reason}"
+        print(f"fuse: {group.name} {became}{refused}", file=sys.stderr)
 
 
 def lower_singly(group: Group) -> list[Lowered]:

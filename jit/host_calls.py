@@ -78,7 +78,7 @@ def interpret(
     for node in graph.nodes:
         operands = [_operand(src, known, named) for src in node.srcs]
         if node.op.in_place and owner(node).op is not INPUT and not node.srcs[0].op.in_place:
-            operands[0] = np.array(operands[0])  # a row may have handed on the memory of its own operand
+            operands[0] = np.array(operands[0], order="C")  # a row may have handed on the memory of its own operand
         known[id(node)] = compute(node, operands, sizes)
     results = [_operand(node, known, named) for node in outputs]
     return [

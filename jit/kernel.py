@@ -138,6 +138,18 @@ class HostCall:
 Step = Launch | HostCall
 
 
+def step_name(step: Step) -> str:
+    """A kernel's name, or "host:<op>"."""
+    return f"host:{step.node.op.name}" if isinstance(step, HostCall) else step.kernel.name
+
+
+def step_node(step: Step) -> Node | None:
+    """The record that stands for a step: its first result."""
+    if isinstance(step, HostCall):
+        return step.node
+    return step.results[0] if step.results else None
+
+
 class Decline(Exception):
     """Raised by a lowering before any effect when it has no code for what it was asked; `reason` names the rule."""
 

@@ -12,14 +12,14 @@ from weakref import WeakSet
 from plait.framework.buffer import Buffer
 from plait.framework.config import config
 from plait.framework.errors import CompileError
-from plait.framework.graph import BUFFER, Node
+from plait.framework.graph import BUFFER, Node, at_line
 from plait.framework.tensor import Tensor
 from plait.jit import cache
 from plait.jit.compile_ir import Library, load_objects
 from plait.jit.entry import Frame, Gate, entry_function
 from plait.jit.fuse import schedule
 from plait.jit.host_calls import HostCalls
-from plait.jit.kernel import HostCall, Step
+from plait.jit.kernel import HostCall, Step, step_name, step_node
 from plait.jit.program import ARENA_TOO_SMALL, DIVISION_BY_ZERO, Program, build, emit
 from plait.jit.rewrite import simplify
 from plait.jit.stage import StagedGraph
@@ -117,8 +117,10 @@ class Native:
         if status == DIVISION_BY_ZERO:
             raise CompileError(f"{self.name}: a size of the graph divides by a size that is 0 in this call.")
         step = self.steps[frame["failed"]]
-        name = step.node.op.name if isinstance(step, HostCall) else step.kernel.name
-        raise CompileError(f"{self.name}: step {frame['failed']} ({name}) failed.") from self.host_calls.take_error()
+        where = f"step {frame['failed']} ({step_name(step).removeprefix('host:')})"
+        node = step_node(step)
+        line = at_line(node) if node is not None else ""
+        raise CompileError(f"{self.name}: {where} failed{line}.") from self.host_calls.take_error()
 
     def forget_frames(self) -> None:
         """After a fork: what ran elsewhere does not run here."""
@@ -140,7 +142,7 @@ if hasattr(os, "register_at_fork"):
 
 def refuse_host_calls(name: str, steps: list[Step]) -> None:
     """Raise CompileError when a step is no kernel."""
-    calls = [f"{step.node} ({step.reason})" for step in steps if isinstance(step, HostCall)]
+    calls = [f"{step.node}{at_line(step.node)} ({step.reason})" for step in steps if isinstance(step, HostCall)]
     if calls:
         raise CompileError(f"compile: {name} needs host calls and strict=True refuses them: {', '.join(calls)}.")
 

@@ -33,6 +33,7 @@ def _common(graph: Graph) -> Graph:
             replaced[id(node)] = known[key]
             continue
         fresh = Node(node.op, srcs, node.attrs, node.shape, node.dtype, None, node.depth)
+        fresh.line = node.line
         replaced[id(node)] = known[key] = fresh
         nodes.append(fresh)
 

@@ -7,30 +7,32 @@ is compiled at its third sight on one background thread, at once where the work 
 from __future__ import annotations
 
 import os
+import sys
 import threading
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from plait.framework import profiler
 from plait.framework.buffer import Buffer
 from plait.framework.config import config
-from plait.framework.graph import CONST, Node
+from plait.framework.graph import CONST, Graph, Node
 from plait.framework.interpreter import compute, constant, held_outside, own, writable_base
 from plait.framework.op import TABLE
 from plait.framework.op import Op as Row
 from plait.jit import cache
-from plait.jit.fuse import Fuser, single_group
+from plait.jit.fuse import Fuser, report_group, single_group
 from plait.jit.group import Group
-from plait.jit.kernel import Decline, Kernel, Launch, slot_value
+from plait.jit.kernel import Decline, HostCall, Kernel, Launch, slot_value
 from plait.jit.lower import lower
 from plait.jit.plan import Plans, structure
 from plait.jit.pool import shared_pool
 from plait.jit.target import host_target
 from plait.jit.verify import verify
 from plait.jit.view import base_of
+from plait.jit.watch import ran, refuse_poison
 
 Array = np.ndarray[Any, Any]
 THIRD_SIGHT = 3
@@ -80,7 +82,7 @@ class Runner:
         if config.check:
             verify(nodes, "record")
         key, batch = structure(nodes, held)
-        plan = None if config.debug >= 2 else self._plans.find(key)
+        plan = None if config.stepwise else self._plans.find(key)
         if plan is not None:
             for call in plan:
                 call.run(batch)
@@ -88,6 +90,8 @@ class Runner:
             return
         held |= {id(base_of(node)) for node in nodes if id(node) in held}
         self._ran, before = [], self.counters.host_records
+        if config.debug >= 4:
+            print(Graph("eager", [], [], nodes, outputs), file=sys.stderr)
         fused = True
         for group in Fuser(nodes, outputs, lambda node: id(node) in held).groups():
             fused &= self._run_group(group, held)
@@ -105,8 +109,10 @@ class Runner:
         """Run a group; whether it ran as it will from now on, rather than record by record until its code is there."""
         try:
             launch = None if group.nodes[0].op.in_place else lower(group)
-        except Decline:
+            report_group(group, Decline("written_in_place") if launch is None else None)
+        except Decline as decline:
             launch = None
+            report_group(group, decline)
         if launch is not None and (address := self._code(group, launch)):
             self._launch(launch, address)
             return True
@@ -159,22 +165,25 @@ class Runner:
         for node in launch.results:
             node.buffer = Buffer(int(node.size) * node.dtype.itemsize)
         slots = [slot_value(kind, value) for kind, value in launch.slots()]
-        start = time.perf_counter() if config.debug >= 2 else 0.0
+        start = profiler.clock() if config.stepwise else 0.0
         shared_pool().launch(address, 0, launch.extent, launch.grain, *slots)
         self.counters.kernels += 1
         self._ran.append((launch, address))
-        if config.debug >= 2:
-            report(launch, time.perf_counter() - start)
+        if config.stepwise:
+            ran(launch, start, profiler.clock() - start, {})
+        if config.poison:
+            _refuse_unwritten(launch)
 
     def _host(self, node: Node, held: set[int]) -> None:
         """One record by its NumPy meaning."""
         operands = [self._array(src) for src in node.srcs]
         if node.op.in_place:
             operands[0] = writable_base(node.srcs[0], operands[0], held)
+        start = profiler.clock() if config.stepwise else 0.0
         node.buffer = own(node, compute(node, operands, {}))
         self.counters.host_records += 1
-        if config.debug >= 2:
-            print(f"host   {node.op.name:40} {node.shape}")
+        if config.stepwise:
+            ran(HostCall(node, "eager"), start, profiler.clock() - start, {})
 
     def _array(self, node: Node) -> Array:
         """The value of a realised node, or of a view over one."""
@@ -184,6 +193,15 @@ class Runner:
         return compute(node, [self._array(source)], {})
 
 
+def _refuse_unwritten(launch: Launch) -> None:
+    """Under PLAIT_POISON: a result that shows the poison is none."""
+    for node in launch.results:
+        buffer, node.buffer = node.buffer, None
+        assert buffer is not None
+        refuse_poison("realize", launch, node, buffer)
+        node.buffer = buffer
+
+
 def unhashable(key: object) -> bool:
     """Whether a structure cannot be a dict key: an attribute such as a slice is in it."""
     try:
@@ -191,14 +209,6 @@ def unhashable(key: object) -> bool:
     except TypeError:
         return True
     return False
-
-
-def report(launch: Launch, seconds: float) -> None:
-    """The line that PLAIT_DEBUG=2 prints for a kernel."""
-    size = launch.work_bytes if isinstance(launch.work_bytes, int) else 0
-    shape = launch.results[0].shape if launch.results else ()
-    rate = size / max(seconds, 1e-9) / 1e9
-    print(f"kernel {launch.kernel.name:40} {shape!s:20} {seconds * 1e3:9.3f} ms {rate:7.2f} GB/s")
 
 
 runner = Runner()

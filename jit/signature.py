@@ -200,7 +200,7 @@ class FastSource:
     def source(self) -> str:
         """`call(*args, **kwargs)`: ends in `finish(bound, *tensors, *addresses, *dims)`."""
         layouts, symbols = self.staged.in_layouts, self.staged.symbols
-        self.refuse_if("config.debug > 1 or not config.jit or me._bound is None")
+        self.refuse_if("config.stepwise or not config.jit or me._bound is None")
         self.lines.append("bound = me._bound")
         opened, self.lines = self.lines, []
         for tree, variable in zip(self.staged.in_tree.children, ("args", "kwargs"), strict=True):

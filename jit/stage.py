@@ -50,6 +50,14 @@ class StagedGraph:
 
     __repr__ = __str__
 
+    def to_dot(self) -> str:
+        """The graph as Graphviz text."""
+        return self.graph.to_dot()
+
+    def to_mermaid(self) -> str:
+        """The graph as a Mermaid flowchart."""
+        return self.graph.to_mermaid()
+
 
 def tree_symbols(value: Any) -> set[str]:
     """The names in a shape or an attribute."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from plait.framework.errors import RequestError
+from plait.framework.profiler import profile_scope
 from plait.pipelines.kv_cache import PagePool
 from plait.pipelines.sampling import SamplingParams, sample
 from plait.pipelines.scheduler import Batch, Scheduler, Sequence
@@ -107,9 +108,12 @@ class EngineCore:
         batch = self.scheduler.next_batch()
         if not batch:
             return []
-        logits = self.runner.run(batch)
-        tokens = self._sample(batch, logits)
-        return self._emit(batch, tokens)
+        with profile_scope("engine step", "engine"):
+            with profile_scope("run", "engine"):
+                logits = self.runner.run(batch)
+            with profile_scope("sample", "engine"):
+                tokens = self._sample(batch, logits)
+            return self._emit(batch, tokens)
 
     def _sample(self, batch: Batch, logits: np.ndarray[Any, Any]) -> dict[int, int]:
         """The next token of each slice that computed all its sequence owed, by slice."""

@@ -22,7 +22,7 @@ except ValueError as _error:
         _sys.exit(f"plait: {_error}")
     raise
 
-from plait.framework import random, tree_utils  # noqa: E402
+from plait.framework import profiler, random, tree_utils  # noqa: E402
 from plait.framework.creation import (  # noqa: E402
     arange,
     empty,
@@ -64,6 +64,7 @@ from plait.framework.dtype import (  # noqa: E402
     uint64,
     uint8,
 )
+from plait.framework.evaluate import evaluate  # noqa: E402
 from plait.framework.functional import (  # noqa: E402
     abs,
     acos,
@@ -230,6 +231,7 @@ __all__ = [
     "arange",
     "asarray",
     "empty",
+    "evaluate",
     "eye",
     "from_numpy",
     "full",
@@ -237,6 +239,7 @@ __all__ = [
     "linspace",
     "ones",
     "ones_like",
+    "profiler",
     "random",
     "tree_utils",
     "tril",

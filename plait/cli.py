@@ -259,14 +259,23 @@ def models() -> None:
 
 
 @app.command
-def doctor() -> None:
-    """Print what plait found here: versions, settings, processor, threads, cache, models."""
+def doctor(*, compile: bool = False) -> int:  # noqa: A002
+    """Print what plait found here: versions, settings, processor, threads, cache, models.
+
+    Parameters
+    ----------
+    compile
+        Instead compile one kernel of each skeleton, run it and compare it with NumPy; exit with 1 when one fails.
+    """
     from plait import doctor
 
+    if compile:
+        return doctor.try_kernels()
     for title, lines in doctor.report():
         print(title)
         for line in lines:
             print(f"  {line}")
+    return 0
 
 
 def _open(model: str, flags: ModelFlags) -> LLM:

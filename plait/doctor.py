@@ -88,3 +88,16 @@ def _models() -> list[str]:
         return [f"{model.name}: {model.path}" for model in local_models()] or ["none"]
     except PlaitError as error:
         return [str(error)]
+
+
+def try_kernels() -> int:
+    """Print a line for each skeleton as its kernel compiles and runs; the exit code: 1 when one failed."""
+    from plait.jit.selftest import selftest
+
+    print(f"{'skeleton':16} {'compile':>11} {'run':>11}  result")
+    failed = 0
+    for outcome in selftest():
+        failed += bool(outcome.problem)
+        result = f"FAIL: {outcome.problem}" if outcome.problem else f"pass ({', '.join(outcome.kernels)})"
+        print(f"{outcome.name:16} {outcome.compile_ms:8.1f} ms {outcome.run_ms:8.1f} ms  {result}", flush=True)
+    return int(failed > 0)

@@ -111,6 +111,16 @@ def test_doctor_and_models_say_what_is_here(tmp_path: Path) -> None:
     assert "smollm2" in run("models").stdout
 
 
+def test_doctor_compiles_each_skeleton_and_fails_when_it_cannot() -> None:
+    done = run("doctor", "--compile")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()[1:]
+    assert len(lines) > 10 and all(" ms  pass (" in line for line in lines)
+    refused = run("doctor", "--compile", PLAIT_COMPILE="0")
+    assert refused.returncode == 1
+    assert all("FAIL: cache: kernel" in line for line in refused.stdout.splitlines()[1:])
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "words"),
     [

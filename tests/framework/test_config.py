@@ -24,6 +24,31 @@ def test_values_are_read_and_other_variables_ignored() -> None:
 
 
 @pytest.mark.parametrize(
+    ("variable", "stepwise", "lines"),
+    [("NAN", True, True), ("POISON", True, False), ("SYNC", True, False), ("TRACEBACKS", False, True)],
+)
+def test_watching_knobs_set_the_flags_that_hot_paths_test(variable: str, stepwise: bool, lines: bool) -> None:
+    found = read_environment({f"PLAIT_{variable}": "1"})
+    assert (found.stepwise, found.lines, found.measured) == (stepwise, lines, False)
+    with override(**{variable.lower(): 1}):
+        assert (config.stepwise, config.lines) == (stepwise, lines)
+    assert (config.stepwise, config.lines) == (False, False)
+
+
+def test_a_watching_knob_of_the_environment_reaches_the_first_record() -> None:
+    environ = os.environ | {"PLAIT_NAN": "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    code = "import plait as pl\nx = pl.zeros((2,))\ny = x / x\ny.realize()"
+    run = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 1
+    assert run.stderr.splitlines()[-1].endswith("at <string>:3.") and "NaNError: nan: div[2]" in run.stderr
+
+
+def test_override_reaches_knobs_only() -> None:
+    with pytest.raises(ConfigError, match="'stepwise' is not a knob"), override(stepwise=True):
+        pass
+
+
+@pytest.mark.parametrize(
     ("wrong", "nearest"),
     [("PLAIT_DEBGU", "PLAIT_DEBUG"), ("PLAIT_THREAD", "PLAIT_THREADS"), ("PLAIT_JITT", "PLAIT_JIT")],
 )

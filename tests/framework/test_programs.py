@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import plait as pl
+from plait.framework.config import override
 
 STEPS = 25
 
@@ -132,12 +133,28 @@ class Program:
             np.testing.assert_array_equal(np.asarray(t.tolist(), np.int64).reshape(a.shape), a, err_msg=str(self.log))
 
 
+@pytest.mark.parametrize("jit", [0, 1])
 @pytest.mark.parametrize("block", range(10))
-def test_random_programs_equal_numpys(block: int) -> None:
-    for seed in range(block * 30, block * 30 + 30):
-        program = Program(seed)
-        for _ in range(STEPS):
-            program.step()
-            if program.rng.random() < 0.1:
-                program.check()
-        program.check()
+def test_random_programs_equal_numpys(block: int, jit: int) -> None:
+    with override(jit=jit):
+        for seed in range(block * 30, block * 30 + 30):
+            program = Program(seed)
+            for _ in range(STEPS):
+                program.step()
+                if program.rng.random() < 0.1:
+                    program.check()
+            program.check()
+
+
+@pytest.mark.parametrize("jit", [0, 1])
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_a_write_into_a_result_that_numpy_would_lay_out_transposed(jit: int, is_compiled: bool) -> None:
+    def halves(x: pl.Tensor) -> pl.Tensor:
+        y = x.T * 2
+        y[0] = 5
+        return y
+
+    function = pl.compile(halves)(pl.TensorLayout("int64", (2, 3))) if is_compiled else halves
+    x = pl.arange(6).reshape(2, 3).copy()
+    with override(jit=jit):
+        assert function(x).tolist() == [[5, 5], [2, 8], [4, 10]]

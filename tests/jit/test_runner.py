@@ -152,5 +152,5 @@ def test_debug_2_prints_one_line_per_kernel(capsys: pytest.CaptureFixture[str]) 
     _warm(lambda: pl.softmax(x * w))
     with override(debug=2):
         pl.softmax(x * w).realize()
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("kernel")]
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("kernel")]
     assert "mul_max_sub_exp_sum_div" in line and "(8, 32)" in line and "ms" in line and "GB/s" in line

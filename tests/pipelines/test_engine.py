@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -240,6 +242,22 @@ def test_a_bad_prompt_is_refused_and_the_engine_goes_on(runner: ModelRunner, pro
         core.add(Request("bad", prompt, GREEDY))
     assert not core.has_work
     assert len(run(core, Request("good", PROMPTS[0], GREEDY))["good"]) == 12
+
+
+def test_a_trace_holds_each_step_with_the_models_launches_inside(runner: ModelRunner, tmp_path: Path) -> None:
+    request = Request("traced", PROMPTS[2], SamplingParams(temperature=0, max_tokens=3))
+    plain = tokens(run(engine(runner), request)["traced"])
+    core = engine(runner)
+    with pl.profiler.trace(tmp_path / "t.json"):
+        assert tokens(run(core, request)["traced"]) == plain
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    steps = [event for event in events if event["name"] == "engine step"]
+    assert len(steps) == core.counters.steps == 3
+    launches = [event for event in events if event.get("cat") == "kernel"]
+    assert any("paged_attention" in event["name"] for event in launches)
+    for event in launches:
+        inside = [s for s in steps if s["ts"] <= event["ts"] and event["ts"] + event["dur"] <= s["ts"] + s["dur"]]
+        assert len(inside) == 1, event
 
 
 def test_the_staged_model_holds_only_rows_of_the_op_table() -> None:
