@@ -5,6 +5,7 @@ Bad input is one line on stderr and exit code 1; a usage error exits with 2.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -314,7 +315,7 @@ def _as_chat(llm: LLM, messages: list[dict[str, str]], raw: bool) -> Any:
     return messages[-1]["content"] if raw or llm.tokenizer.chat_template is None else messages
 
 
-def _answer(llm: LLM, prompt: Any, params: SamplingParams) -> str:
+def _answer(llm: LLM, prompt: Any, params: SamplingParams, is_first: bool = True) -> str:
     """Stream one answer to stdout and close with a line of timings on stderr."""
     num_prompt = len(llm.encode(prompt))
     start = time.perf_counter()
@@ -327,14 +328,25 @@ def _answer(llm: LLM, prompt: Any, params: SamplingParams) -> str:
     end = time.perf_counter()
     print(flush=True)
     to_first = (first or end) - start
+    age = f" ({_process_age_s() - (end - (first or end)):.2f} s after the start)" if is_first else ""
     rates = f"prefill {num_prompt / to_first:.0f} tok/s"
     if count > 1 and first is not None:
         rates += f", decode {(count - 1) / (end - first):.1f} tok/s"
     _say(
-        f"load {llm.timings.load_s:.2f} s, compile {llm.timings.compile_s:.2f} s, first token {to_first:.3f} s; "
+        f"load {llm.timings.load_s:.2f} s, compile {llm.timings.compile_s:.2f} s, first token {to_first:.3f} s{age}; "
         f"{num_prompt} prompt + {count} new tokens ({reason}), {rates}"
     )
     return text
+
+
+def _process_age_s() -> float:
+    """Seconds since this process began, the interpreter's own start included. Source: proc(5), field 22 of stat."""
+    try:
+        with open("/proc/self/stat") as stat, open("/proc/uptime") as uptime:
+            began = int(stat.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+            return float(uptime.read().split()[0]) - began
+    except OSError:
+        return time.process_time()
 
 
 def _talk(llm: LLM, params: SamplingParams, raw: bool) -> None:
@@ -343,7 +355,7 @@ def _talk(llm: LLM, params: SamplingParams, raw: bool) -> None:
     for line in _lines():
         messages.append({"role": "user", "content": line})
         try:
-            answer = _answer(llm, _as_chat(llm, messages, raw), params)
+            answer = _answer(llm, _as_chat(llm, messages, raw), params, is_first=len(messages) == 1)
         except PlaitError as error:
             _say(f"plait: {error}")
             messages.pop()
