@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from plait.framework.errors import DTypeError, ShapeError
 from plait.framework.indexing import Axis, flat_args, normalize_axes, resolve_shape
 from plait.framework.ops import elementwise as e
 from plait.framework.ops import movement as m
+from plait.framework.ops import numbers as n
 from plait.framework.ops import reduce as r
 from plait.framework.record import (
     arg_reduce,
@@ -37,6 +39,7 @@ from plait.framework.writes import assigned, drop_leading_ones, fancy_get, fancy
 Array = np.ndarray[Any, Any]
 Scalar = bool | int | float | complex
 
+API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 CATEGORY = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3, "s": 4}
 
 
@@ -77,6 +80,26 @@ class Tensor(Stored):
         if self.ndim < 2:
             raise ShapeError(f"mT: shape {self.shape} has fewer than two axes; reshape it to at least 2-D.")
         return self.transpose(*range(self.ndim - 2), self.ndim - 1, self.ndim - 2)
+
+    @property
+    def real(self) -> Tensor:
+        return record(n.REAL, (self,)) if self.dtype.kind == "c" else self
+
+    @property
+    def imag(self) -> Tensor:
+        return record(n.IMAG, (self,)) if self.dtype.kind == "c" else self * 0
+
+    def conj(self) -> Tensor:
+        return record(n.CONJ, (self,)) if self.dtype.kind == "c" else self
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """The module with the functions on tensors.
+
+        Raises: ValueError for a version of the standard that is not followed.
+        """
+        if api_version is not None and api_version not in API_VERSIONS:
+            raise ValueError(f"__array_namespace__: version {api_version!r}; expected one of {API_VERSIONS}.")
+        return importlib.import_module("plait")
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self)))
@@ -157,6 +180,12 @@ class Tensor(Stored):
         """Move to a device; the same tensor when nothing moves."""
         as_device(device)
         return self
+
+    def to_device(self, device: Device | str, /, *, stream: Any = None) -> Tensor:
+        """Move to a device; the same tensor when nothing moves."""
+        if stream is not None:
+            raise ValueError(f"to_device: stream={stream!r}; the host has no streams, leave it out.")
+        return self.to(device)
 
     def fill(self, value: Scalar) -> None:
         """Set every element."""
@@ -256,7 +285,7 @@ class Tensor(Stored):
         return self.copy()
 
     def __abs__(self) -> Tensor:
-        return record(e.ABS, (self,))
+        return record(n.MODULUS if self.dtype.kind == "c" else e.ABS, (self,))
 
     def __invert__(self) -> Tensor:
         return record(e.LOGICAL_NOT if self.dtype.kind == "b" else e.BIT_NOT, (self,))
