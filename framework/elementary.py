@@ -70,7 +70,7 @@ def angle(x: Any) -> Tensor:
     operand = inexact(x)
     if operand.dtype.kind == "c":
         return record(n.ANGLE, (operand,))
-    return where(isnan(operand), operand, where(operand < 0, math.pi, 0.0).astype(operand.dtype))
+    return where(isnan(operand), operand, where(signbit(operand), math.pi, 0.0).astype(operand.dtype))
 
 
 def signbit(x: Any) -> Tensor:
@@ -260,8 +260,10 @@ def isscalar(x: Any) -> bool:
     return isinstance(x, builtins.bool | int | float | complex | np.generic)
 
 
-def nan_to_num(x: Any, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
-    """NaN and infinities replaced by numbers: zero and the dtype's limits by default."""
+def nan_to_num(
+    x: Any, copy: bool = True, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    """NaN and infinities replaced by numbers: zero and the dtype's limits by default. Always a copy."""
     operand = asarray(x)
     if not operand.dtype.is_float:
         return operand.copy()

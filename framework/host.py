@@ -17,7 +17,7 @@ def host_parts(where: str, function: Function, *tensors: Tensor, by_value: bool 
 
     `by_value` says that shapes of the results depend on values.
 
-    Raises: ShapeError while tracing, for symbolic sizes or shapes that depend on values.
+    Raises: ShapeError while tracing, for shapes that depend on values or do not follow from symbolic sizes.
     """
     given = tuple(options.items())
     if all(tensor.node().depth < SYMBOLIC for tensor in tensors):

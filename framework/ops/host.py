@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from plait.framework.dim import Size, evaluate, symbols_of
 from plait.framework.dtype import as_dtype
 from plait.framework.errors import ShapeError
 from plait.framework.op import Attrs, Op, Spec, row
@@ -53,18 +54,43 @@ HOST = row(
 def probe(where: str, function: Function, specs: tuple[Spec, ...], options: tuple[tuple[str, Any], ...]) -> list[Spec]:
     """Shapes and dtypes of a function's results, found by calling it on made-up values of the operands' shapes.
 
-    Raises: ShapeError for a symbolic size, which cannot be made up.
+    Symbolic sizes are tried with several numbers; a result's size is the expression that fits all of them.
+
+    Raises: ShapeError for a result whose size is no known expression of the operands' sizes.
     """
-    if not all(isinstance(size, int) for spec in specs for size in spec.shape):
-        shapes = ", ".join(str(spec.shape) for spec in specs)
-        raise ShapeError(f"{where}: shapes {shapes} have symbolic sizes; it runs on the host, which needs fixed sizes.")
-    results = call(function, tuple(_made_up(spec) for spec in specs), options)
-    return [Spec(result.shape, as_dtype(result.dtype)) for result in results]
+    names = sorted(set().union(*(symbols_of(size) for spec in specs for size in spec.shape)))
+    tries = [dict(zip(names, numbers, strict=False)) for numbers in _TRIED] if names else [{}]
+    if len(names) > len(_TRIED[0]):
+        raise ShapeError(f"{where}: {len(names)} symbolic sizes; it runs on the host, which takes {len(_TRIED[0])}.")
+    results = [call(function, tuple(_made_up(spec, sizes) for spec in specs), options) for sizes in tries]
+    found = []
+    for parts in zip(*results, strict=True):
+        sizes = zip(*(part.shape for part in parts), strict=True)
+        shape = tuple(_expression(where, given, specs, tries) for given in sizes)
+        found.append(Spec(shape, as_dtype(parts[0].dtype)))
+    return found
 
 
-def _made_up(spec: Spec) -> Array:
+_TRIED = ((5, 7, 11, 13), (17, 23, 29, 37), (19, 12, 8, 3))  # rising and falling, or min(m, n) would look like m
+
+
+def _expression(
+    where: str, given: tuple[int, ...], specs: tuple[Spec, ...], tries: Sequence[Mapping[str, int]]
+) -> Size:
+    """The expression of the operands' sizes that has the given values in the tries."""
+    if len(set(given)) == 1:
+        return given[0]
+    sizes = [size for spec in specs for size in spec.shape]
+    for candidate in [*sizes, *(size // 2 + 1 for size in sizes), *((size - 1) * 2 for size in sizes)]:
+        if tuple(evaluate(candidate, values) for values in tries) == given:
+            return candidate
+    shapes = ", ".join(str(spec.shape) for spec in specs)
+    raise ShapeError(f"{where}: the result's sizes do not follow from the symbolic shapes {shapes}; give fixed sizes.")
+
+
+def _made_up(spec: Spec, sizes: Mapping[str, int]) -> Array:
     """Values that no function refuses: a dominant diagonal is invertible, and positive definite where it must be."""
-    shape = tuple(int(size) for size in spec.shape)
+    shape = tuple(evaluate(size, sizes) for size in spec.shape)
     values = np.ones(shape)
     if len(shape) >= 2 and shape[-1] == shape[-2]:
         values = values + 2 * shape[-1] * np.eye(shape[-1])
