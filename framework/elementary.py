@@ -327,3 +327,11 @@ def frexp(x: Any) -> tuple[Tensor, Tensor]:
     """Mantissa in [0.5, 1) and integer exponent."""
     mantissa, exponent = host_parts("frexp", np.frexp, inexact(x))
     return mantissa, exponent
+
+
+def polyval(coefficients: Any, x: Any) -> Tensor:
+    """A polynomial at x; the coefficient of the highest power comes first."""
+    result = multiply(x, 0)
+    for coefficient in asarray(coefficients):
+        result = result * x + coefficient
+    return result

@@ -681,6 +681,19 @@ def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor | None, epsilon: float = 1
     return result if beta is None else result + beta
 
 
+def group_norm(x: Any, gamma: Any, beta: Any, num_groups: int, epsilon: float = 1e-5) -> Tensor:
+    """Channels normalised in groups. Shapes: x (N, C, ...), gamma and beta (C,). Source: arXiv 1803.08494."""
+    tensor = asarray(x)
+    channels = tensor.shape[1]
+    if channels % num_groups:
+        raise ShapeError(f"group_norm: {channels} channels are no multiple of {num_groups} groups.")
+    grouped = tensor.reshape((tensor.shape[0], num_groups, product(tensor.shape[1:]) // num_groups))
+    centred = grouped - grouped.mean(-1, keepdims=True)
+    scale = rsqrt((centred * centred).mean(-1, keepdims=True) + epsilon)
+    lines = (1, channels) + (1,) * (tensor.ndim - 2)
+    return (centred * scale).reshape(tensor.shape) * asarray(gamma).reshape(lines) + asarray(beta).reshape(lines)
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight.T + bias. Shapes: x (..., K), weight (N, K), bias (N,) -> (..., N)."""
     result = matmul(x, weight.T)

@@ -335,3 +335,13 @@ def kron(a: Any, b: Any) -> Tensor:
     others = right.reshape(tuple(size for pair in right.shape for size in (1, pair)))
     shape = tuple(p * q for p, q in zip(left.shape, right.shape, strict=True))
     return (spread * others).reshape(shape).astype(dtype, copy=False)
+
+
+def matvec(a: Any, b: Any) -> Tensor:
+    """Matrices times vectors. Shapes: (..., m, n), (..., n) -> (..., m)."""
+    return (asarray(a) @ asarray(b).expand_dims(-1)).squeeze(-1)
+
+
+def vecmat(a: Any, b: Any) -> Tensor:
+    """Vectors (conjugated) times matrices. Shapes: (..., m), (..., m, n) -> (..., n)."""
+    return (asarray(a).conj().expand_dims(-2) @ asarray(b)).squeeze(-2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -369,3 +369,28 @@ def sliding_window_view(x: Any, window: int | Sequence[int], axis: Axis = None) 
     tensor = asarray(x)
     size = window if isinstance(window, int) else tuple(window)
     return host("sliding_window_view", np.lib.stride_tricks.sliding_window_view, tensor, window_shape=size, axis=axis)
+
+
+def apply_along_axis(function: Callable[[Tensor], Any], axis: int, x: Any) -> Tensor:
+    """A function of each vector along an axis."""
+    tensor = f.moveaxis(x, axis, -1)
+    lead = tensor.shape[:-1]
+    rows = [asarray(function(row)) for row in tensor.reshape((-1, tensor.shape[-1]))]
+    if not rows:
+        raise ShapeError(f"apply_along_axis: shape {tensor.shape} holds no vectors; give at least one.")
+    joined = f.stack(rows).reshape((*lead, *rows[0].shape))
+    (place,) = normalize_axes("apply_along_axis", axis, tensor.ndim)
+    source = tuple(range(len(lead), joined.ndim))
+    return f.moveaxis(joined, source, tuple(place + i for i in range(len(source))))
+
+
+def band_part(x: Any, num_lower: int | None = None, num_upper: int | None = None, exclude: bool = False) -> Tensor:
+    """The band of matrices within num_lower diagonals below and num_upper above the main one; None is all of them."""
+    tensor = asarray(x)
+    if tensor.ndim < 2:
+        raise ShapeError(f"band_part: shape {tensor.shape} has fewer than two axes; reshape it to at least 2-D.")
+    i, j = arange(tensor.shape[-2]).expand_dims(1), arange(tensor.shape[-1])
+    below = f.logical_or(i - j <= num_lower, num_lower < 0) if num_lower is not None else i - j >= -tensor.shape[-1]
+    above = f.logical_or(j - i <= num_upper, num_upper < 0) if num_upper is not None else j - i >= -tensor.shape[-2]
+    keep = f.logical_and(below, above)
+    return f.where(f.logical_not(keep) if exclude else keep, tensor, asarray(0).astype(tensor.dtype))
