@@ -19,6 +19,7 @@ from plait.framework.dtype import (
 )
 from plait.framework.errors import DTypeError, ShapeError
 from plait.framework.indexing import Axis, flat_args, normalize_axes, resolve_shape
+from plait.framework.methods import Methods
 from plait.framework.ops import elementwise as e
 from plait.framework.ops import movement as m
 from plait.framework.ops import numbers as n
@@ -43,7 +44,7 @@ API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 CATEGORY = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3, "s": 4}
 
 
-class Tensor(Stored):
+class Tensor(Methods):
     """An n-dimensional array. Behaves as NumPy's; computes when a value is observed.
 
     Example:

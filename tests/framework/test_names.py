@@ -303,3 +303,43 @@ def test_allclose_and_array_equal() -> None:
     assert not pl.allclose(x, x) and pl.allclose(x, x, equal_nan=True)
     assert not pl.array_equal(x, x) and pl.array_equal(x, x, equal_nan=True)
     assert not pl.array_equal(x, pl.ones(3)) and pl.array_equiv(pl.ones(3), pl.ones((2, 3)))
+
+
+METHODS: dict[str, Callable[[Any], Any]] = {
+    "var": lambda x: x.var(0),
+    "std": lambda x: x.std(),
+    "clip": lambda x: x.clip(-1, 1),
+    "round": lambda x: x.round(1),
+    "cumsum": lambda x: x.cumsum(1),
+    "cumprod": lambda x: x.cumprod(),
+    "argsort": lambda x: x.argsort(0),
+    "swapaxes": lambda x: x.swapaxes(0, 1),
+    "take": lambda x: x.take([3, -1]),
+    "take axis": lambda x: x.take([1, 0], 1),
+    "repeat": lambda x: x.repeat(2, 1),
+    "diagonal": lambda x: x.diagonal(1),
+    "trace": lambda x: x.trace(),
+    "dot": lambda x: x.dot(x[0]),
+    "conjugate": lambda x: x.conjugate(),
+    "nonzero": lambda x: x.nonzero(),
+    "searchsorted": lambda x: x[0].cumsum().searchsorted(x[1]),
+    "compress": lambda x: x.compress([True, False, True], axis=0),
+    "choose": lambda x: (x > 0).astype("int64").choose([x, -x]),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_equals_numpys(name: str) -> None:
+    square = np.abs(M[:, :4]) if name == "searchsorted" else M[:, :4]
+    _agree(METHODS[name](pl.asarray(square, copy=True)), METHODS[name](square), name)
+
+
+def test_methods_that_write_and_that_describe() -> None:
+    x, y = M.copy(), pl.asarray(M, copy=True)
+    x.sort(0)
+    y.sort(0)
+    x.put([0, 3], 5.0)
+    y.put([0, 3], 5.0)
+    np.testing.assert_array_equal(y.numpy(), x)
+    assert y.tobytes() == x.tobytes() and y.itemsize == 4
+    assert y.strides == x.strides and y.T[::2].strides == x.T[::2].strides
