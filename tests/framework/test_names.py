@@ -33,6 +33,7 @@ CASES: dict[str, Callable[[Any, Callable[[Array], Any]], Any]] = {
     "angle of reals": lambda p, a: p.angle(a(SPECIAL)),
     "exp complex": lambda p, a: p.exp(a(C)),
     "sin complex": lambda p, a: p.sin(a(C)),
+    "expm1 complex": lambda p, a: p.expm1(a(C / 8)),
     "tanh complex": lambda p, a: p.tanh(a(C)),
     "power complex": lambda p, a: p.power(a(C), a(C)),
     "complex product": lambda p, a: a(C) * a(C) + 1j,
@@ -255,6 +256,15 @@ def test_integers_become_the_default_float_where_numpy_says_float64() -> None:
     x = pl.arange(5)
     for result in (pl.median(x), pl.cbrt(x), pl.quantile(x, 0.5), pl.cov(x), pl.hypot(x, x), pl.trapezoid(x)):
         assert result.dtype is pl.float32
+
+
+def test_expm1_of_complex_infinities_is_the_standards() -> None:
+    inf, nan = np.inf, np.nan
+    given = [complex(inf, 0), complex(-inf, inf), complex(inf, inf), complex(-inf, nan), complex(nan, 0)]
+    expected = [complex(inf, 0), -1, complex(inf, nan), -1, complex(nan, 0)]
+    found = pl.expm1(pl.asarray(given)).numpy()
+    np.testing.assert_array_equal(found.real, np.real(expected))
+    np.testing.assert_array_equal(found.imag, np.imag(expected))
 
 
 def test_descending_sorts_are_stable() -> None:
