@@ -466,7 +466,7 @@ def reshape(x: Any, shape: Any, *, copy: bool | None = None) -> Tensor:
     Raises: ShapeError where copy=False asks for a view and strides do not allow it.
     """
     result = asarray(x).reshape(shape)
-    if copy is False and result._parent is None and is_tensor(x) and result is not x:
+    if copy is False and is_tensor(x) and result._root() is not x._root():
         raise ShapeError(f"reshape: {x.shape} to {result.shape} needs a copy, and copy=False forbids it.")
     return result.copy() if copy else result
 

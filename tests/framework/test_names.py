@@ -353,3 +353,9 @@ def test_methods_that_write_and_that_describe() -> None:
     np.testing.assert_array_equal(y.numpy(), x)
     assert y.tobytes() == x.tobytes() and y.itemsize == 4
     assert y.strides == x.strides and y.T[::2].strides == x.T[::2].strides
+
+
+def test_a_pending_transposed_value_is_flattened() -> None:
+    x = (pl.ones((2, 3)) + pl.arange(3)).T.reshape(-1)
+    assert x.tolist() == [1, 1, 2, 2, 3, 3]
+    assert (pl.ones((2, 3, 4)) + 1).transpose(0, 2, 1).reshape((8, 3)).sum().item() == 48
