@@ -125,7 +125,7 @@ def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = N
     as_device(device)
     i = arange(n_rows).expand_dims(1)
     j = arange(n_cols if n_cols is not None else n_rows).expand_dims(0)
-    off = max(-n_rows, min(k, j.shape[1]))  # a diagonal outside the matrix may have any number
+    off = max(-n_rows, min(k, int(j.shape[1])))  # a diagonal outside the matrix may have any number
     return (j - i == off).astype(dtype or default_float)
 
 
