@@ -7,7 +7,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from plait.framework.conversion import asarray
+from plait.framework.device import as_device
 from plait.framework.dim import product
 from plait.framework.dtype import DType, accumulator, as_dtype, bool_, default_float, promote, scalar_dtype
 from plait.framework.errors import DTypeError, IndexingError, ShapeError
@@ -16,17 +19,20 @@ from plait.framework.indexing import Axis, normalize_axes
 from plait.framework.op import Op
 from plait.framework.ops import elementwise as e
 from plait.framework.ops import movement as m
+from plait.framework.ops import numbers as n
 from plait.framework.ops import product as p
 from plait.framework.ops import ragged
 from plait.framework.ops import reduce as r
 from plait.framework.record import as_operand, binary, bitwise, matmul, operands, record, unary
+from plait.framework.storage import is_tensor
 from plait.framework.tensor import Tensor
 from plait.framework.writes import write_node
 
 
 def abs(x: Any) -> Tensor:  # noqa: A001
-    """Absolute value."""
-    return unary(e.ABS, x)
+    """Absolute value; the modulus of complex numbers."""
+    operand = as_operand(x, None)
+    return record(n.MODULUS, (operand,)) if operand.dtype.kind == "c" else unary(e.ABS, operand)
 
 
 def negative(x: Any) -> Tensor:
@@ -180,9 +186,14 @@ def trunc(x: Any) -> Tensor:
     return _rounding(e.TRUNC, x)
 
 
-def round(x: Any) -> Tensor:  # noqa: A001
-    """Round to the nearest integer, halves to even; integers stay as they are."""
-    return _rounding(e.ROUND, x)
+def round(x: Any, decimals: int = 0) -> Tensor:  # noqa: A001
+    """Round to a number of decimals, halves to even; integers stay as they are."""
+    if decimals == 0:
+        return _rounding(e.ROUND, x)
+    operand, scale = as_operand(x, None), 10.0 ** builtins.abs(decimals)
+    if operand.dtype.is_integral:
+        return operand.copy() if decimals > 0 else (round(operand / scale) * scale).astype(operand.dtype)
+    return round(operand * scale) / scale if decimals > 0 else round(operand / scale) * scale
 
 
 def _rounding(op: Op, x: Any) -> Tensor:
@@ -343,6 +354,8 @@ def where(condition: Any, x: Any, y: Any) -> Tensor:
 def clip(x: Any, min: Any = None, max: Any = None) -> Tensor:  # noqa: A002
     """x limited to [min, max]; either bound may be None."""
     result = asarray(x)
+    if min is None and max is None:
+        return result.copy()
     if min is not None:
         result = maximum(result, min)
     return minimum(result, max) if max is not None else result
@@ -412,19 +425,25 @@ def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
     return asarray(x).argmin(axis, keepdims)
 
 
-def cumsum(x: Any, axis: int | None = None) -> Tensor:
+def cumsum(x: Any, axis: int | None = None, dtype: Any = None) -> Tensor:
     """Running sums along an axis; of the flattened array when it is None."""
-    return _along(r.CUMSUM, x, axis)
+    return _along(r.CUMSUM, x if dtype is None else asarray(x).astype(dtype, copy=False), axis)
 
 
-def sort(x: Any, axis: int = -1) -> Tensor:
-    """Sorted ascending along an axis, stable, NaN last."""
-    return _along(r.SORT, x, axis)
+def sort(x: Any, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
+    """Sorted along an axis, stable, NaN last (first when descending)."""
+    result = _along(r.SORT, x, axis)
+    return flip(result, axis).copy() if descending else result
 
 
-def argsort(x: Any, axis: int = -1) -> Tensor:
-    """The indices that sort along an axis, stable."""
-    return _along(r.ARGSORT, x, axis)
+def argsort(x: Any, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
+    """The indices that sort along an axis, stable in both directions."""
+    if not descending:
+        return _along(r.ARGSORT, x, axis)
+    tensor = asarray(x)
+    (place,) = normalize_axes("argsort", axis, tensor.ndim)
+    backward = flip(_along(r.ARGSORT, flip(tensor, place), place), place)
+    return subtract(tensor.shape[place] - 1, backward)  # equal elements keep their order
 
 
 def _along(op: Op, x: Any, axis: int | None) -> Tensor:
@@ -441,9 +460,15 @@ def _along(op: Op, x: Any, axis: int | None) -> Tensor:
 # Shape
 
 
-def reshape(x: Any, shape: Any) -> Tensor:
-    """The same elements in C order under another shape."""
-    return asarray(x).reshape(shape)
+def reshape(x: Any, shape: Any, *, copy: bool | None = None) -> Tensor:
+    """The same elements in C order under another shape; a view where strides allow it, unless `copy`.
+
+    Raises: ShapeError where copy=False asks for a view and strides do not allow it.
+    """
+    result = asarray(x).reshape(shape)
+    if copy is False and is_tensor(x) and result._root() is not x._root():
+        raise ShapeError(f"reshape: {x.shape} to {result.shape} needs a copy, and copy=False forbids it.")
+    return result.copy() if copy else result
 
 
 def broadcast_to(x: Any, shape: Any) -> Tensor:
@@ -540,8 +565,8 @@ def split(x: Any, sizes: int | Sequence[int], axis: int = 0) -> list[Tensor]:
     return pieces
 
 
-def pad(x: Any, widths: Any, value: Any = 0) -> Tensor:
-    """Surround with a constant: `widths` is (before, after) per axis, one pair for all, or one int."""
+def pad(x: Any, widths: Any, value: Any = 0, *, mode: str = "constant") -> Tensor:
+    """Surround each axis: `widths` is (before, after) per axis, one pair for all, or one int. `mode` as in NumPy."""
     tensor = asarray(x)
     if isinstance(widths, int):
         widths = ((widths, widths),) * tensor.ndim
@@ -550,7 +575,20 @@ def pad(x: Any, widths: Any, value: Any = 0) -> Tensor:
     pairs = tuple(tuple(pair) for pair in widths)
     if len(pairs) != tensor.ndim or builtins.any(isinstance(n, int) and n < 0 for pair in pairs for n in pair):
         raise ShapeError(f"pad: widths {pairs} for shape {tensor.shape}; give each axis a pair of sizes of 0 or more.")
-    return record(m.PAD, (tensor,), (pairs, value))
+    if mode == "constant":
+        return record(m.PAD, (tensor,), (pairs, value))
+    for axis, (before, after) in enumerate(pairs):  # every other mode repeats elements that are there
+        if before or after:
+            source = np.pad(np.arange(tensor.shape[axis]), (before, after), mode=_pad_mode(mode))
+            tensor = take(tensor, asarray(source), axis)
+    return tensor
+
+
+def _pad_mode(mode: str) -> Any:
+    modes = ("edge", "reflect", "symmetric", "wrap")
+    if mode not in modes:
+        raise ValueError(f"pad: mode={mode!r}; expected 'constant', {', '.join(map(repr, modes))}.")
+    return mode
 
 
 def take(x: Any, indices: Any, axis: int = 0) -> Tensor:
@@ -643,6 +681,19 @@ def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor | None, epsilon: float = 1
     return result if beta is None else result + beta
 
 
+def group_norm(x: Any, gamma: Any, beta: Any, num_groups: int, epsilon: float = 1e-5) -> Tensor:
+    """Channels normalised in groups. Shapes: x (N, C, ...), gamma and beta (C,). Source: arXiv 1803.08494."""
+    tensor = asarray(x)
+    channels = tensor.shape[1]
+    if channels % num_groups:
+        raise ShapeError(f"group_norm: {channels} channels are no multiple of {num_groups} groups.")
+    grouped = tensor.reshape((tensor.shape[0], num_groups, product(tensor.shape[1:]) // num_groups))
+    centred = grouped - grouped.mean(-1, keepdims=True)
+    scale = rsqrt((centred * centred).mean(-1, keepdims=True) + epsilon)
+    lines = (1, channels) + (1,) * (tensor.ndim - 2)
+    return (centred * scale).reshape(tensor.shape) * asarray(gamma).reshape(lines) + asarray(beta).reshape(lines)
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight.T + bias. Shapes: x (..., K), weight (N, K), bias (N,) -> (..., N)."""
     result = matmul(x, weight.T)
@@ -729,6 +780,7 @@ def _is_weak(value: Any) -> bool:
     return isinstance(value, bool | int | float | complex) and not hasattr(value, "dtype")
 
 
-def astype(x: Tensor, dtype: Any, copy: bool = True) -> Tensor:
+def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Tensor:
     """Convert to a dtype."""
-    return x.astype(dtype, copy)
+    as_device(device)
+    return asarray(x).astype(dtype, copy)

@@ -24,7 +24,8 @@ class Spec(NamedTuple):
 class Op:
     """One row.
 
-    family   which skeleton computes it: elementwise, reduce, movement, create, index, write, product, ragged, row, leaf
+    family   which skeleton computes it: elementwise, reduce, movement, create, index, write, product, ragged, row,
+             leaf, scan, host (NumPy only)
     infer    (op, operand specs, attrs) -> result spec; raises ShapeError or DTypeError
     numpy    NumPy meaning: (*arrays, attrs, result spec) -> array. For a movement row it returns a view.
     expr     scalar expression over a builder: (b, *values) -> value (elementwise rows)

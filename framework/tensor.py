@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,8 +19,10 @@ from plait.framework.dtype import (
 )
 from plait.framework.errors import DTypeError, ShapeError
 from plait.framework.indexing import Axis, flat_args, normalize_axes, resolve_shape
+from plait.framework.methods import Methods
 from plait.framework.ops import elementwise as e
 from plait.framework.ops import movement as m
+from plait.framework.ops import numbers as n
 from plait.framework.ops import reduce as r
 from plait.framework.record import (
     arg_reduce,
@@ -31,16 +34,17 @@ from plait.framework.record import (
     reduce,
 )
 from plait.framework.storage import Stored
-from plait.framework.strides import reshape_strides
+from plait.framework.strides import contiguous_strides, reshape_strides
 from plait.framework.writes import assigned, drop_leading_ones, fancy_get, fancy_set, write_node
 
 Array = np.ndarray[Any, Any]
 Scalar = bool | int | float | complex
 
+API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 CATEGORY = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3, "s": 4}
 
 
-class Tensor(Stored):
+class Tensor(Methods):
     """An n-dimensional array. Behaves as NumPy's; computes when a value is observed.
 
     Example:
@@ -78,6 +82,26 @@ class Tensor(Stored):
             raise ShapeError(f"mT: shape {self.shape} has fewer than two axes; reshape it to at least 2-D.")
         return self.transpose(*range(self.ndim - 2), self.ndim - 1, self.ndim - 2)
 
+    @property
+    def real(self) -> Tensor:
+        return record(n.REAL, (self,)) if self.dtype.kind == "c" else self
+
+    @property
+    def imag(self) -> Tensor:
+        return record(n.IMAG, (self,)) if self.dtype.kind == "c" else self * 0
+
+    def conj(self) -> Tensor:
+        return record(n.CONJ, (self,)) if self.dtype.kind == "c" else self
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """The module with the functions on tensors.
+
+        Raises: ValueError for a version of the standard that is not followed.
+        """
+        if api_version is not None and api_version not in API_VERSIONS:
+            raise ValueError(f"__array_namespace__: version {api_version!r}; expected one of {API_VERSIONS}.")
+        return importlib.import_module("plait")
+
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self)))
 
@@ -89,7 +113,10 @@ class Tensor(Stored):
         offset, strides = self._layout()
         moved = reshape_strides(self.shape, strides, new)
         if moved is None:
-            return record(m.RESHAPE, (self,), (new,))
+            fresh = reshape_strides(self.shape, contiguous_strides(self.shape), new)
+            if fresh is None:  # symbolic sizes that nobody can compare
+                return record(m.RESHAPE, (self,), (new,))
+            return self.copy()._view(m.RESHAPE, (new,), new, 0, fresh)  # a copy lines up with what reads it
         return self._view(m.RESHAPE, (new,), new, offset, moved)
 
     def transpose(self, *axes: Any) -> Tensor:
@@ -157,6 +184,12 @@ class Tensor(Stored):
         """Move to a device; the same tensor when nothing moves."""
         as_device(device)
         return self
+
+    def to_device(self, device: Device | str, /, *, stream: Any = None) -> Tensor:
+        """Move to a device; the same tensor when nothing moves."""
+        if stream is not None:
+            raise ValueError(f"to_device: stream={stream!r}; the host has no streams, leave it out.")
+        return self.to(device)
 
     def fill(self, value: Scalar) -> None:
         """Set every element."""
@@ -256,7 +289,7 @@ class Tensor(Stored):
         return self.copy()
 
     def __abs__(self) -> Tensor:
-        return record(e.ABS, (self,))
+        return record(n.MODULUS if self.dtype.kind == "c" else e.ABS, (self,))
 
     def __invert__(self) -> Tensor:
         return record(e.LOGICAL_NOT if self.dtype.kind == "b" else e.BIT_NOT, (self,))

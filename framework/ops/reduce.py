@@ -99,6 +99,15 @@ CUMSUM = row(
     axes="*[a]->*[a]",
     ulp=64,
 )
+CUMPROD = row(
+    "cumprod",
+    "scan",
+    infer=_infer_same,
+    numpy=lambda x, *, attrs, spec: np.cumprod(x, axis=attrs[0], dtype=x.dtype),
+    attrs=("axis",),
+    axes="*[a]->*[a]",
+    ulp=64,
+)
 SORT = row(
     "sort",
     "scan",

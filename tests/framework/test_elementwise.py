@@ -337,7 +337,7 @@ def test_chains_round_after_every_16_bit_operation(jit: int) -> None:
     [
         (lambda: pl.ones((2, 3)) + pl.ones((4, 3)), r"add: shapes \(2, 3\) and \(4, 3\) do not broadcast"),
         (lambda: pl.zeros((0, 2)) + pl.zeros((3, 2)), r"\(0, 2\) and \(3, 2\)"),
-        (lambda: pl.sin(pl.asarray([1j])), "sin: dtype complex64"),
+        (lambda: pl.floor(pl.asarray([1j])), "floor: dtype complex64"),
         (lambda: ~pl.ones(2), "bit_not: dtype float32"),
         (lambda: -pl.asarray([True]), "neg: dtype bool"),
         (lambda: pl.ones(2) & pl.ones(2), "bit_and: dtype float32"),

@@ -92,6 +92,7 @@ def test_every_row_says_what_it_is() -> None:
         "row",
         "leaf",
         "scan",
+        "host",
     }
     for name, op in TABLE.items():
         assert op.name == name
