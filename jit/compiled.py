@@ -34,7 +34,7 @@ class CompiledCallable:
     """A staged graph that runs as one native function.
 
     Arguments are checked against the layouts; symbols take their values from the arguments' sizes. Weights are bound,
-    and repacked for the kernels, at the first call.
+    and repacked for the kernels, at the first call; a function given as `weights` is asked for them then.
 
     Raises: at the call, TypeError for a value that is no tensor, ValueError for one that does not fit its layout.
     """
@@ -42,14 +42,15 @@ class CompiledCallable:
     def __init__(
         self,
         staged: StagedGraph,
-        weights: Mapping[str, Any] | None = None,
+        weights: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
         *,
         strict: bool = False,
         progress: Progress | None = None,
     ) -> None:
         self.staged = staged
         self.strict = strict
-        self._weights: Mapping[str, Any] = dict(weights or {})
+        self._given = weights if callable(weights) else dict(weights or {}).copy
+        self._kept: Mapping[str, Any] | None = None
         self._signature = Signature(staged)
         self._bound: Binding | None = None
         self._lock = threading.Lock()
@@ -69,6 +70,11 @@ class CompiledCallable:
     def weights(self) -> Mapping[str, Any]:
         """What is bound, by name."""
         return MappingProxyType(dict(self._weights))
+
+    @property
+    def _weights(self) -> Mapping[str, Any]:
+        """The weights of the first call, or before it what they would be."""
+        return self._given() if self._kept is None else self._kept
 
     @property
     def launches(self) -> list[str]:
@@ -94,7 +100,7 @@ class CompiledCallable:
         with self._lock:
             check_weights(self.staged.graph.name, self.staged.graph.weights, merged)
             bound = Binding(self._native.program.bound, merged, True) if self._native is not None else None
-            self._weights, self._bound = merged, bound
+            self._kept, self._bound = merged, bound
 
     def _ready(self, progress: Progress | None = None) -> Native:
         """The native code, compiled now if it is not there yet."""
@@ -108,8 +114,9 @@ class CompiledCallable:
     def _bind(self, native: Native) -> Binding:
         with self._lock:
             if self._bound is None:
-                check_weights(self.staged.graph.name, self.staged.graph.weights, self._weights)
-                self._bound = Binding(native.program.bound, self._weights)
+                weights = self._weights
+                check_weights(self.staged.graph.name, self.staged.graph.weights, weights)
+                self._kept, self._bound = weights, Binding(native.program.bound, weights)
             return self._bound
 
     # The slow way
@@ -177,10 +184,11 @@ class CompiledCallable:
     def _interpret(self, tensors: list[Tensor], buffers: list[Buffer], sizes: dict[str, int]) -> Any:
         """PLAIT_JIT=0 and PLAIT_NAN=1: the same graph by the rows' NumPy meanings."""
         graph = self.staged.graph
-        check_weights(graph.name, graph.weights, self._weights)
+        weights = self._kept = self._weights
+        check_weights(graph.name, graph.weights, weights)
         arrays = [b.array(t.dtype, t.shape) for b, t in zip(buffers, tensors, strict=True)]
         outputs = [node for i, node in enumerate(graph.outputs) if i not in self.staged.forwarded]
-        return self._rebuild(tensors, interpret(graph, outputs, arrays, self._weights, sizes))
+        return self._rebuild(tensors, interpret(graph, outputs, arrays, weights, sizes))
 
     def _stepwise(
         self, native: Native, bound: Binding, tensors: list[Tensor], addresses: list[int], sizes: dict[str, int]

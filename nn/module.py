@@ -178,12 +178,12 @@ class Module:
     ) -> CompiledCallable:
         """One native function for a method, for arguments of these layouts. A size may be a name: symbolic.
 
-        The parameters are bound at the first call; `rebind` of the result replaces them. `strict` refuses a graph that
-        needs a host call. `progress(done, total)` is told of every kernel.
+        The parameters that the module has at the first call are bound then; `rebind` of the result replaces them.
+        `strict` refuses a graph that needs a host call. `progress(done, total)` is told of every kernel.
         Raises: CompileError as the compiler does; whatever the method raises.
         """
         staged = self._stage(layouts, method, name)
-        return CompiledCallable(staged, self.state_dict(), strict=strict, progress=progress)
+        return CompiledCallable(staged, self.state_dict, strict=strict, progress=progress)
 
     @contextmanager
     def _parameters_as_weights(self) -> Iterator[None]:

@@ -227,3 +227,14 @@ def test_forward_must_be_defined() -> None:
 
     with pytest.raises(NotImplementedError, match="Empty"):
         Empty()()
+
+
+def test_parameters_loaded_after_compiling_are_the_ones_bound() -> None:
+    model = nn.Linear(3, 2, bias=False)
+    double = model.compile(TensorLayout("float32", ("n", 3)))
+    model.load_state_dict({"weight": np.full((2, 3), 2, np.float32)})
+    assert double(pl.ones((1, 3))).tolist() == [[6.0, 6.0]]
+    model.load_state_dict({"weight": np.full((2, 3), 5, np.float32)})
+    assert double(pl.ones((1, 3))).tolist() == [[6.0, 6.0]], "bound at the first call"
+    double.rebind(model.state_dict())
+    assert double(pl.ones((1, 3))).tolist() == [[15.0, 15.0]]
