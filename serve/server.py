@@ -130,6 +130,7 @@ class _Server:
         # What start-up has made stays; collections need not look at it while tokens pass.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(20_000, 20, 50)  # a token makes a handful of objects that reference counts free
         self._phase(
             "ready: %s, context %d, batch %d, queue %d",
             self.settings.served_name,

@@ -43,6 +43,11 @@ class Chunks:
             start = self._starts[index] = self._before.replace(b'[{"index":%d,', b'[{"index":' + b"%d," % index)
         return start + encode(text) + self._after
 
+    def piece(self, index: int, text: str, reason: str | None) -> bytes:
+        """Return the chunks of a piece: its text if it has any, and the end if it is a choice's last."""
+        data = self.text(index, text) if text else b""
+        return data if reason is None else data + self.end(index, reason)
+
     def role(self, index: int) -> bytes:
         """Return a chat choice's first chunk."""
         return self._choice(index, {"role": "assistant", "content": ""}, None)

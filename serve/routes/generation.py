@@ -17,7 +17,7 @@ from sanic.response import HTTPResponse
 from plait.framework.errors import RequestError
 from plait.pipelines.sampling import SamplingParams
 from plait.serve import schema, sse
-from plait.serve.answer import Answer, Limits, TextSide, Wanted, submitted
+from plait.serve.answer import Answer, Choice, Limits, TextSide, Wanted, submitted
 from plait.serve.app import Serving, close_after, json_response
 from plait.serve.errors import envelope, internal_error
 
@@ -130,13 +130,23 @@ async def _stream(request: Request, answer: Answer, chunks: sse.Chunks, with_usa
 async def _send_pieces(send: Any, answer: Answer, chunks: sse.Chunks) -> None:
     roles = [chunks.role(choice.index) for choice in answer.choices if chunks.is_chat]
     await send(sse.PING + b"".join(roles))
+    if len(answer.choices) == 1 and answer.choices[0].finish_reason is None:
+        return await _send_one(send, answer.choices[0], chunks)
     async with aclosing(answer.pieces()) as pieces:
         async for index, text, reason in pieces:
-            data = chunks.text(index, text) if text else b""
-            if reason is not None:
-                data += chunks.end(index, reason)
-            if data:
+            if data := chunks.piece(index, text, reason):
                 await send(data)
+
+
+async def _send_one(send: Any, choice: Choice, chunks: sse.Chunks) -> None:
+    """The pieces of an only choice, without a generator in between: this runs for every token."""
+    async for events in choice.stream:
+        text = choice.take(events)
+        if data := chunks.piece(choice.index, text, choice.finish_reason):
+            await send(data)
+        if choice.finish_reason is not None:
+            return
+    raise RequestError("the engine ended the answer without a reason.", status=500)
 
 
 async def _send_error(request: Request, send: Any, error: RequestError) -> None:
@@ -157,7 +167,7 @@ class _Sender:
     def send(self, data: bytes) -> Awaitable[None]:
         """Awaited by the caller, without a coroutine of its own: this runs for every token of every stream."""
         self.last_s = self._loop.time()
-        sent: Awaitable[None] = self.response.send(data)
+        sent: Awaitable[None] = self.response.stream.send(data, False)  # what response.send awaits, without its checks
         return sent
 
     async def ping(self, every_s: float) -> None:
