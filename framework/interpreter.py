@@ -90,6 +90,19 @@ class Interpreter:
                 values[id(node)] = value
 
 
+def _idle_count() -> int:
+    """What getrefcount says of an object that a container and a local hold: whether the argument counts as a third
+    reference depends on the interpreter (it stopped in Python 3.14)."""
+    (held,) = [object()]
+    container = [held]
+    count = sys.getrefcount(held)
+    del container
+    return count
+
+
+IDLE = _idle_count()
+
+
 def held_outside(nodes: list[Node], outputs: list[Node]) -> set[int]:
     """Ids of pending and realised nodes of a batch that something outside it can still read, outputs included.
 
@@ -98,10 +111,10 @@ def held_outside(nodes: list[Node], outputs: list[Node]) -> set[int]:
     uses = Counter(id(src) for node in nodes for src in node.srcs)
     held = {id(node) for node in outputs}
     for node in nodes:
-        if sys.getrefcount(node) > uses[id(node)] + 3:  # the list, `node`, the argument
+        if sys.getrefcount(node) > uses[id(node)] + IDLE:
             held.add(id(node))
         for src in node.srcs:
-            if src.buffer is not None and sys.getrefcount(src) > uses[id(src)] + 2:  # `src`, the argument
+            if src.buffer is not None and sys.getrefcount(src) > uses[id(src)] + IDLE - 1:  # no list holds it
                 held.add(id(src))
     return held
 

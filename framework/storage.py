@@ -17,6 +17,7 @@ from plait.framework.dim import Size, product
 from plait.framework.dtype import DType
 from plait.framework.errors import DTypeError, ShapeError
 from plait.framework.graph import SYMBOLIC, Node, realized
+from plait.framework.interpreter import IDLE
 from plait.framework.op import Attrs, Op, Shape
 from plait.framework.ops import movement as m
 from plait.framework.realize import realize_nodes
@@ -258,14 +259,14 @@ class Stored:
 def expose(storage: Storage) -> None:
     """Share a storage with the outside. Pending records that read its version keep their own copy of the values.
 
-    Holders that do not count: `storage.version`, the local `node` and the argument of getrefcount.
+    Holders that do not count: `storage.version` and the local `node`.
     """
     node = storage.version
     if not storage.exposed:
         realize_nodes([node])
         buffer = node.buffer
         assert buffer is not None
-        if sys.getrefcount(node) > 3 or not buffer.writable and node.op.family != "leaf":
+        if sys.getrefcount(node) > IDLE or not buffer.writable and node.op.family != "leaf":
             storage.version = realized(buffer.copy(), node.shape, node.dtype)  # type: ignore[arg-type]
         storage.exposed = True
 
