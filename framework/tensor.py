@@ -34,7 +34,7 @@ from plait.framework.record import (
     reduce,
 )
 from plait.framework.storage import Stored
-from plait.framework.strides import contiguous_strides, reshape_strides
+from plait.framework.strides import reshape_strides
 from plait.framework.writes import assigned, drop_leading_ones, fancy_get, fancy_set, write_node
 
 Array = np.ndarray[Any, Any]
@@ -108,15 +108,10 @@ class Tensor(Methods):
     def reshape(self, *shape: Any) -> Tensor:
         """The same elements in C order under another shape; one size may be -1. A view where strides allow it."""
         new = resolve_shape(self.shape, flat_args(shape))
-        if new == self.shape:
-            new = self.shape
         offset, strides = self._layout()
         moved = reshape_strides(self.shape, strides, new)
         if moved is None:
-            fresh = reshape_strides(self.shape, contiguous_strides(self.shape), new)
-            if fresh is None:  # symbolic sizes that nobody can compare
-                return record(m.RESHAPE, (self,), (new,))
-            return self.copy()._view(m.RESHAPE, (new,), new, 0, fresh)  # a copy lines up with what reads it
+            return record(m.RESHAPE, (self,), (new,))
         return self._view(m.RESHAPE, (new,), new, offset, moved)
 
     def transpose(self, *axes: Any) -> Tensor:

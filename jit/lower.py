@@ -9,10 +9,8 @@ from plait.framework.graph import BUFFER, CONST, WEIGHT, Node
 from plait.framework.ops import product as p
 from plait.jit.group import Group
 from plait.jit.kernel import Decline, Fused, Launch, Operand, Ref
-from plait.jit.kernels.column import lower_column
-from plait.jit.kernels.map import lower_map
 from plait.jit.kernels.product import ProductSpec, lower_product
-from plait.jit.kernels.row import lower_row
+from plait.jit.kernels.skeletons import SKELETONS
 from plait.jit.kernels.table import LOWERINGS
 from plait.jit.packing import FLOAT_PACKING
 from plait.jit.view import base_of, resolve
@@ -28,11 +26,8 @@ def lower(group: Group) -> Launch:
     return _KINDS[group.kind](group)
 
 
-def _skeleton(lowering: Callable[[list[Node], list[Node]], Launch]) -> Callable[[Group], Launch]:
-    def lower_kind(group: Group) -> Launch:
-        return lowering(group.outputs, sorted(group.nodes, key=lambda node: node.seq))
-
-    return lower_kind
+def _skeleton(group: Group) -> Launch:
+    return SKELETONS[group.kind](group.outputs, sorted(group.nodes, key=lambda node: node.seq))
 
 
 def _single(group: Group) -> Launch:
@@ -132,9 +127,7 @@ _WEIGHTS: dict[str, Callable[[Node], tuple[str, Operand]]] = {
 }
 
 _KINDS: dict[str, Callable[[Group], Launch]] = {
-    "map": _skeleton(lower_map),
-    "row": _skeleton(lower_row),
-    "column": _skeleton(lower_column),
+    **dict.fromkeys(SKELETONS, _skeleton),
     "product": _product,
     "single": _single,
 }

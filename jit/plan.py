@@ -83,9 +83,13 @@ class Plans:
         return plan
 
     def keep(self, key: Hashable, batch: Batch, ran: list[tuple[Launch, int]]) -> None:
-        """Remember what ran for a batch."""
+        """Remember what ran for a batch, unless an attribute of it cannot be hashed."""
         places = {id(node): place for place, node in enumerate(batch)}
-        self._plans[key] = [_call(launch, address, places) for launch, address in ran]
+        plan = [_call(launch, address, places) for launch, address in ran]
+        try:
+            self._plans[key] = plan
+        except TypeError:
+            return
         while len(self._plans) > MAX_PLANS:
             self._plans.popitem(last=False)
 

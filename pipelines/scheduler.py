@@ -34,10 +34,6 @@ class Sequence:
     def num_owed(self) -> int:
         return len(self.tokens) - self.num_computed
 
-    @property
-    def num_generated(self) -> int:
-        return len(self.tokens) - self.num_prompt
-
 
 @dataclass(frozen=True)
 class Slice:

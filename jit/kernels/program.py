@@ -213,24 +213,16 @@ def inner_frame(shape: Shape, offset: Size, strides: tuple[Size, ...], space: Sh
     return tuple(frame)
 
 
-def reads_whole(consumer: Node, producer: Node) -> bool:
-    """Whether each read of `producer` by `consumer` is of the same elements, broadcast or with axes exchanged."""
-    return _reads(consumer, producer)[0]
-
-
 def can_join(consumer: Node, producer: Node) -> bool:
     """Whether `producer` may be computed inside an elementwise `consumer`, element by element.
 
-    A broadcast value with a transcendental in it is left to a kernel of its own. A producer whose value is kept must
-    also have the kernel's shape: `same_space`.
+    A broadcast value with a transcendental in it is left to a kernel of its own, and so is what a copying reshape
+    reads: its elements line up in memory order only.
     """
+    if consumer.op.family == "movement":
+        return False
     fits, spread = _reads(consumer, producer)
     return fits and producer.op.family in ("elementwise", "create") and not (spread and not _is_light(producer, 4))
-
-
-def same_space(a: Node, b: Node) -> bool:
-    """Whether two records have one shape, axes of size 1 apart."""
-    return _sizes(a.shape) == _sizes(b.shape)
 
 
 def _sizes(shape: Shape) -> list[Size]:

@@ -22,10 +22,6 @@ class Reduction:
     dtype: str
 
     @property
-    def result_dtype(self) -> str:
-        return "int64" if self.name.startswith("arg") else self.dtype
-
-    @property
     def state_dtypes(self) -> list[str]:
         """What memory holds a state as, per value."""
         if self.name.startswith("arg"):

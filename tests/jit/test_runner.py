@@ -154,3 +154,13 @@ def test_debug_2_prints_one_line_per_kernel(capsys: pytest.CaptureFixture[str]) 
         pl.softmax(x * w).realize()
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("kernel")]
     assert "mul_max_sub_exp_sum_div" in line and "(8, 32)" in line and "ms" in line and "GB/s" in line
+
+
+def test_a_reshape_that_copies_a_pending_result_reads_it_whole() -> None:
+    for _ in range(5):
+        x = (pl.arange(6, dtype="float32").reshape(2, 3) + 1).T
+        assert x.reshape(-1).tolist() == [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]
+        assert (x.reshape(2, 3) * 2).tolist() == [[2.0, 8.0, 4.0], [10.0, 6.0, 12.0]]
+        runner.wait()
+    flat = pl.compile(lambda x: (x + 1).T.reshape(-1))(pl.TensorLayout("float32", ("T", 3)))
+    assert flat(pl.arange(6, dtype="float32").reshape(2, 3)).tolist() == [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]
